@@ -1,0 +1,300 @@
+package tools
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits on the arguments of one call.
+const (
+	MaxArgs      = 1 << 20 // bytes of the JSON text
+	maxArgsDepth = 16
+)
+
+// Args are the frozen, validated arguments of one call, defaults filled in.
+type Args struct {
+	Raw    []byte         // the exact bytes that the model sent
+	Values map[string]any // string, int64, bool, []string or map[string]string
+}
+
+// String returns a string argument, "" if absent.
+func (a Args) String(name string) string { s, _ := a.Values[name].(string); return s }
+
+// Int returns an integer argument, 0 if absent.
+func (a Args) Int(name string) int64 { n, _ := a.Values[name].(int64); return n }
+
+// Bool returns a boolean argument, false if absent.
+func (a Args) Bool(name string) bool { b, _ := a.Values[name].(bool); return b }
+
+// Strings returns a list argument, nil if absent.
+func (a Args) Strings(name string) []string { l, _ := a.Values[name].([]string); return l }
+
+// Map returns a map argument, nil if absent.
+func (a Args) Map(name string) map[string]string {
+	m, _ := a.Values[name].(map[string]string)
+	return m
+}
+
+// Has reports whether the argument was given or has a default.
+func (a Args) Has(name string) bool { _, ok := a.Values[name]; return ok }
+
+// Schema returns the tool's parameters as JSON Schema, in the plain subset that
+// every server accepts.
+func (t Tool) Schema() json.RawMessage {
+	var b bytes.Buffer
+	b.WriteString(`{"type":"object","properties":{`)
+	var required []string
+	for i, p := range t.Params {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%s:%s", quoteJSON(p.Name), p.schema())
+		if p.Required {
+			required = append(required, p.Name)
+		}
+	}
+	b.WriteByte('}')
+	if len(required) > 0 {
+		fmt.Fprintf(&b, `,"required":%s`, quoteJSON(required))
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+func (p Param) schema() string {
+	s := `{"type":`
+	switch p.Type {
+	case "strings":
+		s += `"array","items":{"type":"string"}`
+	case "map":
+		s += `"object","additionalProperties":{"type":"string"}`
+	default:
+		s += quoteJSON(p.Type)
+	}
+	if p.Description != "" {
+		s += `,"description":` + quoteJSON(p.Description)
+	}
+	if len(p.Enum) > 0 {
+		s += `,"enum":` + quoteJSON(p.Enum)
+	}
+	if p.Min != 0 || p.Max != 0 {
+		s += fmt.Sprintf(`,"minimum":%d,"maximum":%d`, p.Min, p.Max)
+	}
+	return s + "}"
+}
+
+// quoteJSON encodes v without the escapes for HTML that json.Marshal adds.
+func quoteJSON(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // only strings and lists of them come here
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// Parse validates the arguments of a call against the tool's parameters. The
+// error names the field at fault and is meant for the model.
+func (t Tool) Parse(raw []byte) (Args, error) {
+	if len(raw) > MaxArgs {
+		return Args{}, fmt.Errorf("the arguments are longer than %d bytes", MaxArgs)
+	}
+	v, err := DecodeStrict(raw)
+	if err != nil {
+		return Args{}, err
+	}
+	obj, ok := v.(map[string]any)
+	if !ok {
+		return Args{}, fmt.Errorf("the arguments must be one JSON object")
+	}
+	args := Args{Raw: bytes.Clone(raw), Values: map[string]any{}}
+	for name, val := range obj {
+		i := slices.IndexFunc(t.Params, func(p Param) bool { return p.Name == name })
+		if i < 0 {
+			return Args{}, fmt.Errorf("unknown argument %q", name)
+		}
+		if val == nil && !t.Params[i].Required {
+			continue // some models send null for what they leave out
+		}
+		if args.Values[name], err = t.Params[i].convert(val); err != nil {
+			return Args{}, err
+		}
+	}
+	for _, p := range t.Params {
+		if args.Has(p.Name) {
+			continue
+		}
+		if p.Required {
+			return Args{}, fmt.Errorf("argument %q is missing", p.Name)
+		}
+		if p.Default != nil {
+			args.Values[p.Name] = p.Default
+		}
+	}
+	return args, nil
+}
+
+func (p Param) convert(v any) (any, error) {
+	bad := fmt.Errorf("argument %q must be %s", p.Name, map[string]string{
+		"string": "a string", "integer": "a whole number", "boolean": "true or false",
+		"strings": "a list of strings", "map": "an object of strings"}[p.Type])
+	switch p.Type {
+	case "string":
+		s, ok := v.(string)
+		if !ok {
+			return nil, bad
+		}
+		if len(p.Enum) > 0 && !slices.Contains(p.Enum, s) {
+			return nil, fmt.Errorf("argument %q must be one of %s", p.Name, strings.Join(p.Enum, ", "))
+		}
+		return s, nil
+	case "integer":
+		n, ok := v.(json.Number)
+		if !ok {
+			return nil, bad
+		}
+		i, err := wholeNumber(n)
+		if err != nil {
+			return nil, bad
+		}
+		if (p.Min != 0 || p.Max != 0) && (i < p.Min || i > p.Max) {
+			return nil, fmt.Errorf("argument %q must be from %d to %d", p.Name, p.Min, p.Max)
+		}
+		return i, nil
+	case "boolean":
+		if b, ok := v.(bool); ok {
+			return b, nil
+		}
+	case "strings":
+		list, ok := v.([]any)
+		if !ok {
+			return nil, bad
+		}
+		out := make([]string, len(list))
+		for i, e := range list {
+			if out[i], ok = e.(string); !ok {
+				return nil, bad
+			}
+		}
+		return out, nil
+	case "map":
+		obj, ok := v.(map[string]any)
+		if !ok {
+			return nil, bad
+		}
+		out := make(map[string]string, len(obj))
+		for k, e := range obj {
+			if out[k], ok = e.(string); !ok {
+				return nil, bad
+			}
+		}
+		return out, nil
+	}
+	return nil, bad
+}
+
+func wholeNumber(n json.Number) (int64, error) {
+	if i, err := n.Int64(); err == nil {
+		return i, nil
+	}
+	f, err := n.Float64() // 5.0 and 1e2 are whole numbers too
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, strconv.ErrSyntax
+	}
+	return int64(f), nil
+}
+
+// DecodeStrict reads one JSON value in which every string is UTF-8 without NUL
+// and no object has a key twice, also not in another case: encoding/json would
+// take the last one, and what was approved must be what is read. Numbers are
+// json.Number.
+func DecodeStrict(raw []byte) (any, error) {
+	if !utf8.Valid(raw) {
+		return nil, fmt.Errorf("the arguments are not valid UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	v, err := decodeValue(d, 0)
+	if err == nil {
+		if _, end := d.Token(); end != io.EOF {
+			err = fmt.Errorf("there is text after the JSON value")
+		}
+	}
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = fmt.Errorf("the JSON ends too early")
+	}
+	if err != nil && strings.Contains(err.Error(), "in string literal") {
+		err = fmt.Errorf("a control character stands raw in a string: write line breaks as \\n")
+	}
+	return v, err
+}
+
+func decodeValue(d *json.Decoder, depth int) (any, error) {
+	if depth > maxArgsDepth {
+		return nil, fmt.Errorf("the JSON is nested deeper than %d", maxArgsDepth)
+	}
+	tok, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch tok := tok.(type) {
+	case string:
+		return tok, checkString(tok)
+	case json.Delim:
+		if tok == '[' {
+			list := []any{}
+			for d.More() {
+				v, err := decodeValue(d, depth+1)
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, v)
+			}
+			_, err := d.Token()
+			return list, err
+		}
+		obj := map[string]any{}
+		seen := map[string]bool{}
+		for d.More() {
+			k, err := d.Token()
+			if err != nil {
+				return nil, err
+			}
+			key := k.(string)
+			if err := checkString(key); err != nil {
+				return nil, err
+			}
+			if fold := strings.ToLower(key); seen[fold] {
+				return nil, fmt.Errorf("the key %q stands twice", key)
+			} else {
+				seen[fold] = true
+			}
+			if obj[key], err = decodeValue(d, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		_, err := d.Token()
+		return obj, err
+	}
+	return tok, nil
+}
+
+func checkString(s string) error {
+	if strings.IndexByte(s, 0) >= 0 {
+		return fmt.Errorf("a string holds a NUL byte")
+	}
+	// A lone surrogate escape decodes to U+FFFD: the bytes shown would not be
+	// the bytes sent.
+	if strings.ContainsRune(s, utf8.RuneError) {
+		return fmt.Errorf("a string holds U+FFFD or half of a surrogate pair")
+	}
+	return nil
+}
