@@ -137,14 +137,14 @@ func (p *printer) shows(r rune) bool {
 // first, and what it stands for beside it where that differs.
 func hostShown(host string) string {
 	name, port := host, ""
-	if h, p, err := net.SplitHostPort(host); err == nil {
+	if h, p, err := net.SplitHostPort(host); err == nil && !strings.Contains(h, ":") {
 		name, port = h, ":"+p
 	}
-	ascii, err := idna.Lookup.ToASCII(name)
-	if err != nil || strings.Contains(name, "xn--") {
-		ascii = name
+	ascii := name
+	if a, err := idna.Lookup.ToASCII(name); err == nil && !strings.Contains(name, "xn--") && !strings.Contains(name, "_") {
+		ascii = a
 	}
-	if wide, _ := idna.Punycode.ToUnicode(ascii); wide != ascii {
+	if wide, err := idna.Punycode.ToUnicode(ascii); err == nil && wide != ascii {
 		return printable(ascii + port + " (" + wide + ")")
 	}
 	return printable(ascii + port)

@@ -335,6 +335,7 @@ func TestTypedAheadDoesNotCount(t *testing.T) {
 }
 
 func TestAskWithStdinFromPipe(t *testing.T) {
+	t.Parallel()
 	r, w, _ := os.Pipe()
 	w.WriteString("o\no\no\n")
 	w.Close()
@@ -346,6 +347,7 @@ func TestAskWithStdinFromPipe(t *testing.T) {
 }
 
 func TestBackgroundIsNotAsked(t *testing.T) {
+	t.Parallel()
 	p := startTTY(t, "background", 24, nil)
 	p.open()
 	p.want("deny: there is no terminal to ask on")
@@ -355,6 +357,7 @@ func TestBackgroundIsNotAsked(t *testing.T) {
 }
 
 func TestTwoProcessesAskInTurn(t *testing.T) {
+	t.Parallel()
 	p := startTTY(t, "two", 24, nil)
 	p.open()
 	p.open()
@@ -371,6 +374,7 @@ func TestTwoProcessesAskInTurn(t *testing.T) {
 }
 
 func TestNothingPrintsIntoAQuestion(t *testing.T) {
+	t.Parallel()
 	p := startTTY(t, "busy", 24, nil)
 	p.see(promptEnd, 1)
 	time.Sleep(700 * time.Millisecond)
@@ -387,6 +391,7 @@ func TestNothingPrintsIntoAQuestion(t *testing.T) {
 }
 
 func TestCancelledQuestion(t *testing.T) {
+	t.Parallel()
 	p := startTTY(t, "cancel", 24, nil)
 	p.see(promptEnd, 1)
 	p.typed("o")
@@ -399,6 +404,7 @@ func TestCancelledQuestion(t *testing.T) {
 }
 
 func TestLongCardPages(t *testing.T) {
+	t.Parallel()
 	p := startTTY(t, "long", 13, nil)
 	p.see("page 1 of 3", 1)
 	if strings.Contains(p.screen(), "line 29") || strings.Contains(p.screen(), "always") {
@@ -434,6 +440,7 @@ func TestTerminalIsNotDriven(t *testing.T) {
 		spins     bool
 	}{{"colour", "X=1", true}, {"no colour", "NO_COLOR=1", true}, {"dumb", "TERM=dumb", false}} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			p := startTTY(t, "show", 24, nil, tt.env)
 			p.see("do this", 1)
 			s := p.screen()
@@ -453,6 +460,7 @@ func TestTerminalIsNotDriven(t *testing.T) {
 }
 
 func TestReadLine(t *testing.T) {
+	t.Parallel()
 	p := startTTY(t, "read", 24, nil)
 	p.see("you> ", 1)
 	p.typed("hällo there\r")
