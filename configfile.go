@@ -164,11 +164,13 @@ func (r *settingsReader) read(v reflect.Value, tag reflect.StructTag, key string
 		}
 		return err
 	case string:
-		if v.Kind() == reflect.Bool || v.Kind() == reflect.Int || v.Kind() == reflect.Float64 || setFromText(v, tok) != nil {
+		duration, size := v.Type() == reflect.TypeFor[time.Duration](), v.Type() == reflect.TypeFor[byteSize]()
+		if v.Kind() != reflect.String && !duration && !size || setFromText(v, tok) != nil {
 			return wrong()
 		}
 	case json.Number:
-		if v.Type() == reflect.TypeFor[time.Duration]() || v.Kind() == reflect.String || setFromText(v, tok.String()) != nil {
+		size := v.Type() == reflect.TypeFor[byteSize]()
+		if v.Kind() != reflect.Int && v.Kind() != reflect.Float64 && !size || setFromText(v, tok.String()) != nil {
 			return wrong()
 		}
 	case bool:
