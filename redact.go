@@ -45,6 +45,7 @@ type redactSet struct {
 	marks []string
 	plain *matcher
 	loose *matcher // of encoded forms, within which line breaks do not count
+	quick *quick
 }
 
 func newRedactor(list []secretValue) *redactor {
@@ -161,10 +162,12 @@ func addMatch(list []match, m match) []match {
 // which they are certain; prev is the byte before the text and open a match that
 // reaches into it.
 func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (found []match, safe int) {
-	a, marks, safe := set.plain.find(text, prev, final)
-	b, _, safe2 := set.loose.find(text, prev, final)
-	c, safe3 := findAPIKeys(text, final)
-	if safe = min(safe, safe2, safe3); final {
+	keys, safe := findAPIKeys(text, final)
+	plain := finding{text: text, prev: prev, final: final, safe: safe}
+	loose := plain
+	set.search(&plain, &loose)
+	marks := plain.marks
+	if safe = min(plain.safe, loose.safe); final {
 		safe = len(text)
 	}
 	for _, k := range marks {
@@ -172,10 +175,7 @@ func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (fo
 			safe = k.start
 		}
 	}
-	if len(a)+len(b)+len(c) == 0 {
-		return open, safe
-	}
-	all := slices.Concat(open, a, b, c)
+	all := slices.Concat(open, plain.found, loose.found, keys)
 	slices.SortStableFunc(all, func(x, y match) int { return x.start - y.start })
 	i := 0
 	for _, m := range all {
@@ -191,26 +191,28 @@ func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (fo
 
 // findAPIKeys finds texts of the shape of the keys that picket gives out.
 func findAPIKeys(text []byte, final bool) (found []match, safe int) {
+	const head = len(apiKeyHead)
 	for at := 0; ; {
-		i := bytes.Index(text[at:], []byte(apiKeyHead))
+		i := bytes.IndexByte(text[at:], apiKeyHead[head-1])
 		if i < 0 {
 			break
 		}
-		start := at + i
-		at = start + len(apiKeyHead)
+		if at += i + 1; !bytes.HasSuffix(text[:at], []byte(apiKeyHead)) {
+			continue
+		}
 		end := at
 		for end < len(text) && end-at < maxAPIKey && isWord(text[end]) && text[end] != '_' && text[end] < utf8.RuneSelf {
 			end++
 		}
 		if end == len(text) && end-at < maxAPIKey && !final {
-			return found, start
+			return found, at - head
 		}
 		if end-at >= minAPIKey {
-			found = append(found, match{start, end, 0, end - start})
+			found = append(found, match{at - head, end, 0, end - at + head})
 			at = end
 		}
 	}
-	for n := len(apiKeyHead) - 1; n > 0 && !final; n-- {
+	for n := head - 1; n > 0 && !final; n-- {
 		if bytes.HasSuffix(text, []byte(apiKeyHead[:n])) {
 			return found, len(text) - n
 		}
@@ -278,6 +280,7 @@ func newRedactSet(list []secretValue) *redactSet {
 		}
 	}
 	set.plain, set.loose = newMatcher(plain, false), newMatcher(loose, true)
+	set.quick = newQuick(set.plain, set.loose)
 	return set
 }
 
@@ -352,30 +355,24 @@ func encodedForms(v string) []string {
 
 // A matcher finds all patterns at once: an Aho-Corasick automaton (CACM 18,
 // 1975) in which a state has a single child or a full row of them, so that its
-// size is linear in the patterns; and in front of it, for the stretches in which
-// nothing begins, the table of shifts of Wu and Manber (TR-94-17, Arizona) over
-// three bytes, with a second check on the first four. The time is linear in the
-// text, whatever that is.
+// size is linear in the patterns.
 type matcher struct {
-	pats   []pattern // from 1
-	loose  bool
-	window int          // length of the shortest pattern, at most maxWindow
-	shift  []uint8      // by hash of three bytes: how far on the first pattern can begin that has them in its window
-	heads  []uint64     // a bit for each hash of a pattern's first four bytes
-	nodes  []acNode     // 0 is the root
-	rows   [][256]int32 // 0 is that of the root
-	fold   [256]byte    // what the automaton sees
-	used   [256]bool    // bytes that stand in a pattern, in any spelling; and line breaks in the loose one
+	pats  []pattern // from 1
+	loose bool
+	nodes []acNode     // 0 is the root
+	out   []int32      // by node: the longest pattern that ends there
+	rows  [][256]int32 // 0 is that of the root
+	fold  [256]byte    // what the automaton sees
 }
 
 type acNode struct {
-	child, fail, out, depth int32 // out is the longest pattern that ends here
-	row                     int32 // of children if there are several, else -1
-	char                    byte  // that leads to child
+	child, fail, depth int32
+	char               byte // that leads to child
+	rows, ends         bool // there are several children, and child is their row; a pattern ends here
 }
 
 func newMatcher(pats []pattern, loose bool) *matcher {
-	m := &matcher{loose: loose, pats: make([]pattern, 1), nodes: []acNode{{}}, rows: make([][256]int32, 1), window: maxWindow}
+	m := &matcher{loose: loose, pats: make([]pattern, 1), nodes: []acNode{{rows: true}}, out: make([]int32, 1), rows: make([][256]int32, 1)}
 	for c := range m.fold {
 		m.fold[c] = byte(c)
 	}
@@ -386,13 +383,7 @@ func newMatcher(pats []pattern, loose bool) *matcher {
 	for _, p := range pats {
 		m.insert(p)
 	}
-	for c, f := range m.fold {
-		m.used[c] = m.used[f] || loose && (c == '\n' || c == '\r')
-	}
 	m.link()
-	if len(m.pats) > 1 && m.window >= 4 {
-		m.index()
-	}
 	return m
 }
 
@@ -400,26 +391,25 @@ func newMatcher(pats []pattern, loose bool) *matcher {
 func (m *matcher) insert(p pattern) {
 	at := int32(0)
 	for i := range len(p.text) {
-		m.used[p.text[i]] = true
 		next := m.child(at, p.text[i])
 		if next == 0 {
 			next = int32(len(m.nodes))
-			m.nodes = append(m.nodes, acNode{row: -1, depth: int32(i + 1)})
-			m.setChild(at, p.text[i], next)
+			m.nodes, m.out = append(m.nodes, acNode{depth: int32(i + 1)}), append(m.out, 0)
+			m.addChild(at, p.text[i], next)
 		}
 		at = next
 	}
-	if m.nodes[at].out == 0 {
-		m.nodes[at].out = int32(len(m.pats))
+	if m.out[at] == 0 {
+		m.out[at] = int32(len(m.pats))
 		m.pats = append(m.pats, p)
-		m.window = min(m.window, len(p.text))
 	}
 }
 
+// child returns the state that c leads to, 0 if there is none.
 func (m *matcher) child(at int32, c byte) int32 {
 	n := &m.nodes[at]
-	if n.row >= 0 {
-		return m.rows[n.row][c]
+	if n.rows {
+		return m.rows[n.child][c]
 	}
 	if n.char == c {
 		return n.child
@@ -427,18 +417,19 @@ func (m *matcher) child(at int32, c byte) int32 {
 	return 0
 }
 
-func (m *matcher) setChild(at int32, c byte, next int32) {
+func (m *matcher) addChild(at int32, c byte, next int32) {
 	n := &m.nodes[at]
-	if n.row < 0 && n.child == 0 {
+	if !n.rows && n.child == 0 {
 		n.child, n.char = next, c
 		return
 	}
-	if n.row < 0 {
-		n.row = int32(len(m.rows))
-		m.rows = append(m.rows, [256]int32{})
-		m.rows[n.row][n.char] = n.child
+	if !n.rows {
+		var row [256]int32
+		row[n.char] = n.child
+		n.rows, n.child = true, int32(len(m.rows))
+		m.rows = append(m.rows, row)
 	}
-	m.rows[n.row][c] = next
+	m.rows[n.child][c] = next
 }
 
 // link sets the fail links, breadth first, and by them the next shorter pattern
@@ -448,26 +439,26 @@ func (m *matcher) link() {
 	for len(queue) > 0 {
 		at := queue[0]
 		queue = queue[1:]
-		visit := func(c byte, next int32) {
+		first, last := 0, 255
+		if n := m.nodes[at]; !n.rows {
+			first, last = int(n.char), int(n.char)
+		}
+		for c := first; c <= last; c++ {
+			next := m.child(at, byte(c))
+			if next == 0 {
+				continue
+			}
 			queue = append(queue, next)
 			n := &m.nodes[next]
 			if at != 0 {
-				n.fail = m.step(m.nodes[at].fail, c)
+				n.fail = m.step(m.nodes[at].fail, byte(c))
 			}
-			if below := m.nodes[n.fail].out; n.out == 0 {
-				n.out = below
+			if below := m.out[n.fail]; m.out[next] == 0 {
+				m.out[next] = below
 			} else {
-				m.pats[n.out].next = below
+				m.pats[m.out[next]].next = below
 			}
-		}
-		if n := m.nodes[at]; n.row < 0 && n.child != 0 {
-			visit(n.char, n.child)
-		} else if n.row >= 0 {
-			for c, next := range m.rows[n.row] {
-				if next != 0 {
-					visit(byte(c), next)
-				}
-			}
+			n.ends = m.out[next] != 0
 		}
 	}
 }
@@ -481,162 +472,263 @@ func (m *matcher) step(at int32, c byte) int32 {
 	}
 }
 
-// index fills the tables of the quick search, for every spelling that the
-// automaton takes as the same.
-func (m *matcher) index() {
-	m.shift, m.heads = make([]uint8, 1<<16), make([]uint64, 1<<10)
-	for i := range m.shift {
-		m.shift[i] = uint8(m.window - 2)
+// quick skips what cannot begin a match, by the table of shifts of Wu and Manber
+// (TR-94-17, Arizona) over three bytes, and a second one of the first four. It
+// serves both matchers. In all, the time is linear in the text, whatever that is.
+type quick struct {
+	window int       // length of the shortest pattern, at most maxWindow; less than 4: it skips nothing
+	shift  []uint8   // by hash of three bytes: how far on the first pattern can begin that has them in its window
+	heads  []uint8   // by hash of four bytes: whose patterns can begin with them, a bit for each matcher
+	used   [256]bool // bytes on either side of a line break that a loose match can go over
+}
+
+// The bits of the matchers.
+const isPlain, isLoose = 1, 2
+
+func newQuick(list ...*matcher) *quick {
+	q := &quick{window: maxWindow, shift: make([]uint8, 1<<16), heads: make([]uint8, 1<<16)}
+	for _, m := range list {
+		for _, p := range m.pats[1:] {
+			q.window = min(q.window, len(p.text))
+		}
 	}
-	var spelled [256]string
-	for c, f := range m.fold {
-		spelled[f] += string([]byte{byte(c)})
+	if q.window < 4 {
+		return q
 	}
-	spellings := func(s string) []string {
-		all := []string{""}
-		for i := range len(s) {
-			var next []string
-			for _, a := range all {
-				for _, c := range []byte(spelled[s[i]]) {
-					next = append(next, a+string([]byte{c}))
+	for i := range q.shift {
+		q.shift[i] = uint8(q.window - 2)
+	}
+	q.used['\n'], q.used['\r'] = true, true
+	for which, m := range list {
+		var spelled [256]string
+		for c, f := range m.fold {
+			spelled[f] += string([]byte{byte(c)})
+		}
+		for _, p := range m.pats[1:] {
+			for i := range q.window - 2 {
+				for _, s := range spellings(p.text[i:i+3], &spelled) {
+					h := hash3([]byte("_" + s))
+					q.shift[h] = min(q.shift[h], uint8(q.window-3-i))
 				}
 			}
-			all = next
-		}
-		return all
-	}
-	for _, p := range m.pats[1:] {
-		for i := range m.window - 2 {
-			for _, s := range spellings(p.text[i : i+3]) {
-				h := hash3([]byte("_" + s))
-				m.shift[h] = min(m.shift[h], uint8(m.window-3-i))
+			for _, s := range spellings(p.text[:4], &spelled) {
+				q.heads[hash4([]byte(s))] |= isPlain << which
+			}
+			for i := 0; i < len(p.text) && m.loose; i++ {
+				for _, c := range []byte(spelled[p.text[i]]) {
+					q.used[c] = true
+				}
 			}
 		}
-		for _, s := range spellings(p.text[:4]) {
-			h := hash4([]byte(s))
-			m.heads[h>>6] |= 1 << (h & 63)
-		}
 	}
+	return q
+}
+
+// spellings returns the texts that an automaton takes as s.
+func spellings(s string, spelled *[256]string) []string {
+	all := []string{""}
+	for i := range len(s) {
+		var next []string
+		for _, a := range all {
+			for _, c := range []byte(spelled[s[i]]) {
+				next = append(next, a+string([]byte{c}))
+			}
+		}
+		all = next
+	}
+	return all
 }
 
 // hash3 is a hash of the last three of four bytes, hash4 of all four.
 func hash3(b []byte) uint16 { return uint16(binary.LittleEndian.Uint32(b) >> 8 * 2654435761 >> 16) }
 func hash4(b []byte) uint16 { return uint16(binary.LittleEndian.Uint32(b) * 2654435761 >> 16) }
 
-// find returns the matches, the marks of picket's own, and the offset at which
-// the first match could begin that the text ends too early for.
-func (m *matcher) find(text []byte, prev byte, final bool) (found, marks []match, safe int) {
-	if len(m.pats) == 1 {
-		return nil, nil, len(text)
-	}
-	safe = len(text)
-	at, brk := 0, -1
-	for at < len(text) {
-		if m.shift != nil {
-			if at, brk = m.skip(text, at, brk); at+m.window > len(text) && final {
-				break
-			}
-		}
-		state, i, from := int32(0), at, at
-		breaks, last := 0, -1 // in a row, and the latest
-		for ; i < len(text); i++ {
-			c := text[i]
-			if m.loose {
-				if c == '\n' || c == '\r' {
-					if last, breaks = i, breaks+1; breaks > maxBreaks {
-						state = 0
-					}
-					continue
-				}
-				breaks = 0
-				c = m.fold[c]
-			}
-			n := &m.nodes[state]
-			if n.char == c && n.child != 0 && n.row < 0 {
-				state = n.child
+// skip returns the first offset from at on where a match could begin, and for
+// which matchers. brk is the first line break at or behind at, once known: a
+// window that holds one is not judged by its end.
+func (q *quick) skip(text []byte, at, brk int) (int, int, uint8) {
+	last := q.window - 1
+	for at+last < len(text) && last >= 3 {
+		if brk > at+last {
+			if s := q.shift[hash3(text[at+last-3:])]; s > 0 {
+				at += int(s)
+			} else if head := q.heads[hash4(text[at:])]; head != 0 {
+				return at, brk, head
 			} else {
-				state = m.step(state, c)
-			}
-			n = &m.nodes[state]
-			for out := n.out; out != 0; out = m.pats[out].next {
-				p := &m.pats[out]
-				start := m.startOf(text, i+1, len(p.text), last)
-				hit := match{start, i + 1, p.secret, i + 1 - start}
-				if p.secret < 0 {
-					marks = addMatch(marks, hit)
-					continue
-				}
-				if p.word {
-					if i+1 == len(text) && !final {
-						safe = min(safe, start)
-						continue
-					}
-					before := prev
-					if start > 0 {
-						before = text[start-1]
-					}
-					if isWord(before) || i+1 < len(text) && isWord(text[i+1]) {
-						continue
-					}
-				}
-				found = addMatch(found, hit)
-				break
-			}
-			if n.depth <= 1 && m.shift != nil && i >= brk {
-				if begin := i + 1 - int(n.depth); begin > from {
-					at = begin
-					break
-				}
-			}
-		}
-		if i == len(text) {
-			for m.nodes[state].child == 0 && state != 0 {
-				state = m.nodes[state].fail // nothing longer can come of it
-			}
-			return found, marks, min(safe, m.startOf(text, i, int(m.nodes[state].depth), last))
-		}
-	}
-	return found, marks, safe
-}
-
-// skip returns the first offset from at on where a match could begin. brk is
-// the first line break at or behind at, once known; no window is judged that
-// holds one, since what goes on behind it could be a match.
-func (m *matcher) skip(text []byte, at, brk int) (int, int) {
-	last := m.window - 1
-	for at+m.window <= len(text) {
-		if m.loose && brk <= at+last {
-			switch {
-			case brk < at:
-				brk = nextBreak(text, at)
-			case brk == at || !m.used[text[brk-1]] || brk+1 < len(text) && !m.used[text[brk+1]]:
-				at = brk + 1 // nothing goes on behind it
-			default:
-				return at, brk
+				at++
 			}
 			continue
 		}
-		if s := m.shift[hash3(text[at+last-3:])]; s > 0 {
-			at += int(s)
+		if brk < at {
+			brk = nextBreak(text, at)
 			continue
 		}
-		if h := hash4(text[at:]); m.heads[h>>6]>>(h&63)&1 == 1 {
+		next := brk + 1
+		if next < len(text) && text[next] == '\n' {
+			next++
+		}
+		next = nextBreak(text, next)
+		over := brk > at && q.used[text[brk-1]] && (brk+1 == len(text) || q.used[text[brk+1]])
+		if over && next <= at+last {
+			break // lines so short are not worth the trouble
+		}
+		for ; at <= brk && at+4 <= len(text); at++ {
+			head := q.heads[hash4(text[at:])]
+			if over && brk-at < 4 {
+				head = head&isPlain | q.looseHead(text[at:], brk-at)
+			}
+			if head != 0 {
+				return at, brk, head
+			}
+		}
+		if at <= brk {
 			break
 		}
-		at++
+		brk = next
 	}
-	return at, brk
+	return at, brk, isPlain | isLoose
 }
 
+// looseHead is isLoose if a loose match could begin with these bytes, line
+// breaks left out, of which the first is at brk.
+func (q *quick) looseHead(text []byte, brk int) uint8 {
+	var head [4]byte
+	copy(head[:], text[:brk])
+	for n := brk; n < 4; brk++ {
+		if brk == len(text) || brk > 4+3*maxBreaks {
+			return isLoose // the automaton knows
+		}
+		if c := text[brk]; c != '\n' && c != '\r' {
+			head[n] = c
+			n++
+		}
+	}
+	return q.heads[hash4(head[:])] & isLoose
+}
+
+// nextBreak returns the offset of the first line break from at on.
 func nextBreak(text []byte, at int) int {
-	end := len(text)
-	if i := bytes.IndexByte(text[at:], '\n'); i >= 0 {
-		end = at + i
+	for at < len(text) {
+		part := text[at:min(at+256, len(text))] // not all: the other byte may be far
+		i := bytes.IndexByte(part, '\n')
+		if i >= 0 {
+			part = part[:i]
+		}
+		if j := bytes.IndexByte(part, '\r'); j >= 0 {
+			i = j
+		}
+		if i >= 0 {
+			return at + i
+		}
+		at += len(part)
 	}
-	if i := bytes.IndexByte(text[at:end], '\r'); i >= 0 {
-		end = at + i
+	return at
+}
+
+// A finding is what one matcher found in a text.
+type finding struct {
+	text         []byte
+	prev         byte // before the text
+	final        bool // the text is all there is
+	found, marks []match
+	safe         int // where the first match could begin that the text ends too early for
+	next         int // no match begins before that is not found
+}
+
+// search looks for all patterns in the text of both findings.
+func (set *redactSet) search(plain, loose *finding) {
+	text := plain.text
+	skips := set.quick.window >= 4
+	var which uint8 // of the matchers
+	for at, brk := 0, -1; at < len(text); at = min(plain.next, loose.next) {
+		if at, brk, which = set.quick.skip(text, at, brk); at+set.quick.window > len(text) && plain.final && skips {
+			return
+		}
+		upto := at
+		if brk < at+set.quick.window {
+			upto = at + 4*maxWindow
+		}
+		if plain.next <= at {
+			if plain.next = at + 1; which&isPlain != 0 {
+				set.plain.run(plain, at, upto, skips)
+			}
+		}
+		if loose.next <= at {
+			if loose.next = at + 1; which&isLoose != 0 {
+				set.loose.run(loose, at, upto, skips)
+			}
+		}
 	}
-	return end
+}
+
+// run lets the automaton find what begins at from or later, at least as far as
+// upto, until quick may go on at f.next.
+func (m *matcher) run(f *finding, from, upto int, skips bool) {
+	text, nodes, loose := f.text, m.nodes, m.loose
+	state, breaks, last := int32(0), 0, -1 // line breaks in a row, and the latest
+	for i := from; i < len(text); i++ {
+		c := text[i]
+		if loose {
+			if c == '\n' || c == '\r' {
+				if last, breaks = i, breaks+1; breaks > maxBreaks {
+					state = 0
+				}
+				continue
+			}
+			breaks = 0
+			c = m.fold[c]
+		}
+		n := &nodes[state]
+		if n.char == c && !n.rows && n.child != 0 {
+			state = n.child
+		} else {
+			state = m.step(state, c)
+		}
+		if n = &nodes[state]; n.ends {
+			m.report(f, m.out[state], i+1, last)
+		}
+		if n.depth <= 1 && skips && i >= upto {
+			if f.next = i + 1 - int(n.depth); f.next > from {
+				return
+			}
+		}
+	}
+	for state != 0 && !nodes[state].rows && nodes[state].child == 0 {
+		state = nodes[state].fail // nothing longer can come of it
+	}
+	f.safe = min(f.safe, m.startOf(text, len(text), int(nodes[state].depth), last))
+	f.next = len(text)
+}
+
+// report adds the pattern that ends at end, or the longest of those that end it
+// which counts there.
+func (m *matcher) report(f *finding, out int32, end, last int) {
+	for ; out != 0; out = m.pats[out].next {
+		p := &m.pats[out]
+		start := m.startOf(f.text, end, len(p.text), last)
+		hit := match{start, end, p.secret, end - start}
+		if p.secret < 0 {
+			f.marks = addMatch(f.marks, hit)
+			continue
+		}
+		if p.word {
+			before, after := f.prev, byte(' ')
+			if start > 0 {
+				before = f.text[start-1]
+			}
+			if end < len(f.text) {
+				after = f.text[end]
+			} else if !f.final {
+				f.safe = min(f.safe, start)
+				continue
+			}
+			if isWord(before) || isWord(after) {
+				continue
+			}
+		}
+		f.found = addMatch(f.found, hit)
+		return
+	}
 }
 
 // startOf returns where the n bytes before end begin that are no line breaks in
