@@ -686,7 +686,7 @@ func (p *shellParser) simple() {
 	}
 	switch {
 	case len(s.Words) > 0 && !s.Words[0].Const:
-		p.note("the program's name is not constant")
+		p.note(notConstant)
 	case len(s.Words) > 0:
 		if why := opaqueBuiltin(s.Words, len(s.Redirs) > 0); why != "" {
 			p.note(why)
@@ -730,8 +730,13 @@ func (p *shellParser) assign() bool {
 		p.stop("bash's assignment to an array, or +=")
 		return true
 	case p.continued():
-		rest := strings.TrimLeft(p.src[p.pos:], "\\\n")
-		if rest != "" && byteClass[rest[0]] != byteEnd {
+		for p.continued() || isNameByte(p.at(), false) {
+			p.pos++
+			if p.at() == '\n' {
+				p.pos++
+			}
+		}
+		if c := p.at(); c == '=' || c == '[' || c == '+' {
 			p.stop("line continuation in a name")
 			return true
 		}

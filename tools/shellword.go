@@ -346,7 +346,9 @@ func (p *shellParser) backquote(s *wordState, q quoting) {
 		p.stop("backquote without end")
 		return
 	}
-	p.lines(p.src[start:i])
+	if p.lines(p.src[start:i]); p.dead {
+		return
+	}
 	if p.back == 0 {
 		p.tick = p.pos
 	}
