@@ -24,15 +24,15 @@ import (
 //	%  the words up to ";" are a command that it runs
 type program struct {
 	opts   string
-	strict bool   // an option that is not listed may do what '!' says
-	code   string // why it never has a standing grant
-	stdin  bool   // without a script it runs what it reads
-	shell  bool   // and that is shell
-	net    string // sub-commands that use the network, between blanks; "*" for every use
-	writes byte   // operands that it writes: 'a' all, 'l' the last, 'r' all after the first, '2' the second
-	warn   string // what a person must see whenever it runs
-	wrap   int    // runs its operands as a command, after wrap-1 of its own
-	opaque string // why a line with it cannot be analysed
+	strict bool                                // an option that is not listed may do what '!' says
+	code   string                              // why it never has a standing grant
+	stdin  bool                                // without a script it runs what it reads
+	shell  bool                                // and that is shell
+	net    string                              // sub-commands that use the network, between blanks; "*" for every use
+	writes byte                                // operands that it writes: 'a' all, 'l' the last, 'r' all after the first, '2' the second
+	warn   string                              // what a person must see whenever it runs
+	wrap   int                                 // runs its operands as a command, after wrap-1 of its own
+	opaque string                              // why a line with it cannot be analysed
 	read   func(*analysis, *command, *options) // what else there is to see
 }
 
@@ -43,124 +43,136 @@ const (
 	broadRoot = "runs with the rights of another user"
 )
 
-// programs is looked up by lookupProgram; the last part of a path decides, and
-// a version at its end does not count.
-var programs = []struct {
+type programEntry struct {
 	names string
 	program
-}{
-	// Shells and interpreters.
-	{"sh dash bash ash", program{opts: "+ abefhiklmnprtuvxBCEHPD o: O: c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
-	{"zsh ksh mksh oksh yash fish csh tcsh rbash rsh elvish nu xonsh", program{opts: "+ efiklnvxu o: c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
-	{"python pypy", program{opts: "+ bBdEhiIOPqRsSuvVx W: X: c. m. --version --help", code: givenCode, stdin: true, read: readInterpreter}},
-	{"perl", program{opts: "+ acnplsStTuUvwWX e. E. i? I: M? m? 0? F? C? D? x? l? --version", code: givenCode, stdin: true, read: readInterpreter}},
-	{"node nodejs", program{opts: "+ e. p. c r: i v h C: --eval. --print. -pe. --check --require: --import: --test --watch --no-warnings --loader: --experimental-strip-types --input-type: --version", code: givenCode, stdin: true, read: readInterpreter}},
-	{"ruby", program{opts: "+ nplaswvcSUdh e. r: I: C: E: W? 0? i? x? T? F? --version --disable: --enable:", code: givenCode, stdin: true, read: readInterpreter}},
-	{"php", program{opts: "+ nqlwvsim r. B. R. E. f: d: c: z: --version --ini", code: givenCode, stdin: true, read: readInterpreter}},
-	{"lua luajit tclsh wish guile Rscript R julia octave scala kotlin groovy ghci runghc runhaskell elixir iex erl escript swift osascript pwsh powershell sbcl clisp racket scheme gst ocaml irb psysh ipython jshell gnuplot gs m4 dc expect maxima gp bpftrace stap gdb lldb debugfs",
-		program{opts: "+ e. c. --eval. --expression. --version --vanilla", code: givenCode, stdin: true, read: readInterpreter}},
-	{"awk gawk mawk nawk original-awk", program{opts: "+ F: v: f= --file= --version", code: givenCode, read: readAwk}},
-	{"java javac javaw jshell dotnet mono deno bun tsx ts-node npx bunx zig crystal nim dart flutter jupyter sqlite3 sqlite psql mysql mariadb mongo mongosh duckdb redis-cli ed ex vi vim view vimdiff nvim emacs nano pico micro helix hx", program{code: givenCode, net: " install add create upgrade update "}},
-	{"npm pnpm yarn", program{code: workCode, net: " install i ci add update upgrade up outdated view info search publish login audit create init dlx exec create-react-app fund ping pack whoami "}},
-	{"cargo rustup rustc", program{code: workCode, net: " fetch update install add search publish login yank toolchain target component self "}},
-	{"pip pipx uv uvx poetry conda mamba pipenv pdm hatch rye easy_install", program{code: workCode, net: " install download add sync update upgrade lock search wheel create run publish remove tool pip "}},
-	{"gem bundle bundler rake composer cpan cpanm luarocks opam stack cabal mix rebar3 hex leiningen lein", program{code: workCode, net: " install update add require fetch push deps.get outdated search build create-project "}},
-	{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen",
-		program{code: workCode, net: " dependency:resolve "}},
-	{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -std: -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -m* -fplugin*! -fuse-ld*! -fpass-plugin*! -f* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps* -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -Xlinker! -Xclang! -T! -load! -iplugindir*! -no-canonical-prefixes", strict: true}},
-	{"ld ld.bfd ld.gold ld.lld lld gold as collect2", program{code: startsAny}},
-	{"ar nm ranlib strip objdump objcopy size readelf addr2line", program{opts: "abcdDeghilnpPqrsStTuvwWxX A f: j: M: --version --demangle? --defined-only --extern-only --undefined-only --dynamic --size-sort --numeric-sort --strip-all --strip-debug --plugin! o> --disassemble? --syms --headers --section:", strict: true}},
-	{"go", program{read: readGo}},
-	{"git", program{read: readGit}},
-
-	// What runs its arguments.
-	{"env", program{opts: "+ i 0 v u: --ignore-environment --unset: --null", wrap: 1, read: readEnv}},
-	{"nohup setsid unbuffer eatmydata fakeroot", program{opts: "+ c f w --wait --fork --ctty --version", wrap: 1}},
-	{"nice", program{opts: "+ # n: --adjustment:", wrap: 1}},
-	{"ionice", program{opts: "+ c: n: t --class: --classdata: --ignore", wrap: 1}},
-	{"time", program{opts: "+ p v a q f: o> --portability --verbose --append --quiet --format: --output>", wrap: 1}},
-	{"timeout gtimeout", program{opts: "+ v s: k: --signal: --kill-after: --preserve-status --foreground --verbose", wrap: 2}},
-	{"stdbuf", program{opts: "+ i: o: e: --input: --output: --error:", wrap: 1}},
-	{"chrt", program{opts: "+ a b f i o r v --batch --fifo --idle --other --rr", wrap: 2}},
-	{"taskset", program{opts: "+ a c --cpu-list --all-tasks", wrap: 2}},
-	{"flock", program{opts: "+ e n s u x o w: E: --exclusive --nonblock --shared --unlock --wait: --timeout: --close", wrap: 2}},
-	{"caffeinate", program{opts: "+ d i m s u t:", wrap: 1}},
-	{"xargs gxargs", program{opts: "+ 0 r t p x o a: d: E: I= i? J= L: l? n: P: s: R: --null --no-run-if-empty --verbose --exit --max-args: --max-procs: --max-chars: --max-lines? --delimiter: --arg-file: --replace? --open-tty", wrap: 1, read: readXargs}},
-	{"busybox toybox", program{opts: "+", wrap: 1, code: startsAny}},
-	{"sudo", program{opts: "+ A b E H k K l n P S v V i^ s^ e^ u: g: h: p: C: T: D: R: r: t: --user: --group: --non-interactive --preserve-env? --login^ --shell^ --edit^ --stdin", wrap: 1, code: broadRoot, warn: broadRoot}},
-	{"doas pkexec", program{opts: "+ n s^ L u: C: --user: --keep-cwd", wrap: 1, code: broadRoot, warn: broadRoot}},
-	{"su runuser sg newgrp", program{code: broadRoot, warn: broadRoot, opts: "lmpP c. s: g: G: --login --command. --shell: --preserve-environment", read: readSu}},
-	{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch",
-		program{code: startsAny, opaque: "it starts programs in a way that cannot be followed"}},
-	{"tmux screen zellij fzf sk docker podman nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku heroku gh glab hub act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex latexmk gpg gpg2 sftp lftp ncftp rclone nmap tcpdump mutt mail sendmail msmtp patch dpkg rpm tee-exec logrotate socat nc ncat netcat ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
-		program{code: startsAny, net: " pull push login build run create compose search manifest init plan apply destroy get describe logs exec delete rollout cluster-info repo pr issue release api auth clone fetch update upgrade install add dist-upgrade full-upgrade -S -Sy -Syu checkout commit co up ci download up provision "}},
-
-	// Programs with a way to run or load something, or to write anywhere.
-	{"ssh autossh mosh", program{opts: "+ 1246AaCfGgKkMNnqsTtVvXxY b: c: D: e: i: J: L: l: m: O: p: Q: R: W: w: B: o= F! E> S! I!", strict: true, code: startsAny, net: "*", read: readSSH}},
-	{"scp", program{opts: "346BCpqrTvAR c: i: l: P: J: X: o= F! S! D!", strict: true, net: "*", writes: 'l', read: readSSH}},
-	{"rsync", program{opts: "avzhnPrlptgoDuxcHAXSqiRWIyCFmLKkOJEdb0 f: T: B: M! e! --archive --verbose --delete --delete-after --delete-before --delete-excluded --exclude: --include: --filter: --exclude-from: --include-from: --files-from: --dry-run --progress --partial --stats --human-readable --checksum --compress --update --ignore-existing --existing --recursive --links --perms --times --owner --group --size-only --bwlimit: --timeout: --max-size: --min-size: --itemize-changes --info: --mkpath --inplace --relative --no-owner --no-group --no-perms --numeric-ids --chmod: --rsh! --rsync-path! --daemon! --config! --log-file> --backup-dir> --partial-dir> --temp-dir> --write-batch> --only-write-batch> --remote-option!", strict: true, writes: 'l', read: readRsync}},
-	{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O D> c> T: w= x! K! E: t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name --remote-name-all --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
-	{"wget wget2", program{opts: "qvcNrlkpLHxnSbdV46 # t: O> o> a> P> T: w: Q: l: A: R: D: I: X: U: i: B: e! --quiet --no-verbose --verbose --continue --recursive --level: --no-parent --timestamping --convert-links --page-requisites --mirror --spider --server-response --tries: --timeout: --wait: --random-wait --limit-rate: --user-agent: --header: --method: --body-data: --post-data: --post-file: --user: --password: --no-check-certificate --no-clobber --show-progress --progress: --output-document> --output-file> --append-output> --directory-prefix> --no-directories --no-host-directories --cut-dirs: --accept: --reject: --max-redirect: --input-file: --content-disposition --version --execute! --use-askpass! --config! --ca-certificate: --save-cookies> --warc-file> --rejected-log> --hsts-file> --load-cookies:", strict: true, net: "*"}},
-	{"find gfind", program{read: readFind}},
-	{"sed gsed", program{opts: "nErsuz l: e= f= i? --expression= --file= --quiet --silent --regexp-extended --null-data --separate --unbuffered --line-length: --posix --debug --sandbox --follow-symlinks --in-place? --version --help", strict: true, read: readSed}},
-	{"tar gtar bsdtar", program{opts: "", strict: true, read: readTar}},
-	{"sort gsort", program{opts: "bdfgiMhnRrVcCmsuz k: t: S: T: o> --key: --field-separator: --reverse --unique --numeric-sort --general-numeric-sort --human-numeric-sort --version-sort --month-sort --random-sort --ignore-case --dictionary-order --ignore-leading-blanks --stable --check? --merge --zero-terminated --parallel: --batch-size: --buffer-size: --temporary-directory: --output> --debug --sort: --random-source: --files0-from: --version --help --compress-program!", strict: true}},
-	{"rg", program{opts: "#iSsvwxlLcnNHhoqUuFPapbI0V e: f: g: t: T: A: B: C: m: M: r: j: d: E: --regexp: --file: --ignore-case --smart-case --case-sensitive --invert-match --word-regexp --line-regexp --fixed-strings --pcre2 --multiline --multiline-dotall --glob: --iglob: --glob-case-insensitive --type: --type-not: --type-list --hidden --no-ignore --no-ignore-vcs --unrestricted --follow --max-depth: --max-count: --max-columns: --max-filesize: --count --count-matches --files --files-with-matches --files-without-match --line-number --no-line-number --column --heading --no-heading --with-filename --no-filename --only-matching --replace: --context: --after-context: --before-context: --color: --colors: --json --vimgrep --sort: --sortr: --stats --quiet --null --no-messages --trim --pretty --passthru --text --binary --threads: --no-config --debug --version --help --pcre2-version --ignore-file: --no-mmap --encoding: --crlf --one-file-system --engine: --pre! --hostname-bin! --search-zip! z!", strict: true}},
-	{"fd fdfind", program{opts: "HIsigaLp0lFu1qV d: t: e: E: S: c: j: --hidden --no-ignore --case-sensitive --ignore-case --glob --fixed-strings --absolute-path --follow --full-path --print0 --max-depth: --min-depth: --type: --extension: --exclude: --size: --changed-within: --changed-before: --color: --list-details x% X% --exec% --exec-batch%", strict: true}},
-	{"ag ack", program{opts: "#ilLcwvQsSuahHnrfoxz0 A: B: C: G: m: g: --hidden --ignore: --ignore-case --files-with-matches --count --literal --word-regexp --nocolor --nogroup --color --group --depth: --pager! --type:", strict: true}},
-	{"less more most bat batcat", program{opts: "#NSRFXinIeEMmsrpAafP n: l: H: r: --style: --paging: --plain --language: --line-range: --number --color: --theme: --no-init --pager! --list-languages --version", strict: true}},
-	{"man info", program{opts: "afkwK s: S: l: --where --all --apropos --whatis --pager! P! H! --html! --sections:", strict: true}},
-	{"zip", program{opts: "#rqjymuodDXleFv x: i: n: b: t: P: --exclude: --recurse-paths --quiet --junk-paths T! TT! --test! --unzip-command!", strict: true, writes: '1'}},
-	{"cpio", program{opts: "itodmuvBcaLpk0 H: C: --extract --create --list --make-directories --format: --no-absolute-filenames --quiet --null F! O! I! --file! --rsh-command!", strict: true}},
-	{"split csplit", program{opts: "#bdexnskz a: b: C: l: n: t: f: --bytes: --lines: --number: --suffix-length: --numeric-suffixes? --hex-suffixes? --additional-suffix: --verbose --prefix: --digits: --quiet --filter!", strict: true}},
-	{"diff3 sdiff", program{opts: "aAeEixXmTlsbBWdtw L: I: o> w: --strip-trailing-cr --text --merge --suppress-common-lines --width: --diff-program!", strict: true}},
-	{"openssl", program{opts: "-in: -out> -hex -base64 -binary -sha1 -sha224 -sha256 -sha384 -sha512 -md5 -noout -text -subject -issuer -dates -enddate -startdate -fingerprint -serial -modulus -pubkey -pubin -pubout -inform: -outform: -e -d -a -A -aes-256-cbc -pbkdf2 -iter: -salt -k: -pass: -passin: -passout: -x509 -new -newkey: -nodes -keyout> -days: -subj: -key: -req -CA: -CAkey: -CAcreateserial -connect: -servername: -showcerts -verify: -signature: -sign: -r -rand: -engine! -provider! -provider-path! -config! -conf!", strict: true, net: " s_client s_server s_time ocsp "}},
-	{"install ginstall", program{opts: "bcCdDpsTvZ g: m: o: t> S: --directory --mode: --owner: --group: --target-directory> --backup? --suffix: --compare --preserve-timestamps --no-target-directory --verbose --strip --strip-program!", strict: true, writes: 'l'}},
-	{"gofmt goimports gofumpt clang-format black ruff prettier rustfmt isort yapf autopep8", program{}},
-
-	// Programs that write what they name.
-	{"cp gcp ln gln", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
-	{"mv gmv", program{opts: "bfinTuvZ t> S: --target-directory> --suffix: --backup? --force --no-clobber --update? --verbose --no-target-directory", writes: 'a'}},
-	{"rm rmdir unlink grm", program{opts: "dfiIrRvp f^ r^ R^ --force^ --recursive^ --dir --interactive? --verbose --one-file-system --no-preserve-root^ --preserve-root? --parents --ignore-fail-on-non-empty", writes: 'a', read: readRm}},
-	{"tee gtee", program{opts: "aip --append --ignore-interrupts --output-error?", writes: 'a'}},
-	{"touch mkdir mkfifo truncate", program{opts: "acmhpvZo d: r: t: s: m: --parents --verbose --mode: --date: --reference: --size: --no-create --time:", writes: 'a'}},
-	{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
-	{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLP R^ h --recursive^ --changes --quiet --silent --verbose --reference: --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
-	{"dd gdd", program{read: readDD}},
-	{"uniq xxd", program{opts: "#cdDiuzpbErapC f: s: w: l: o: g: c: --count --repeated --unique --ignore-case --skip-fields: --skip-chars: --check-chars: --all-repeated? --group? --zero-terminated", writes: '2'}},
-	{"shuf jq yq unzip gunzip gzip bzip2 xz zstd 7z 7za base64 iconv", program{opts: "#e n: o> d^ --output>", writes: 0}},
-
-	// The network, and what every use of must be seen.
-	{"ping ping6 dig nslookup host whois traceroute traceroute6 tracepath mtr arping telnet ftp tftp aws gcloud gsutil az doctl fly flyctl vercel netlify wrangler s3cmd http https xh httpie aria2c axel youtube-dl yt-dlp speedtest iperf iperf3 rdate ntpdate ssh-copy-id ssh-keyscan rcp rlogin finger w3m lynx links elinks wscat websocat grpcurl hey ab wrk siege rsh", program{net: "*"}},
-	{"shutdown reboot halt poweroff init telinit", program{warn: "stops or restarts the machine", code: startsAny}},
-	{"systemctl service launchctl initctl rc-service chkconfig update-rc.d", program{warn: "controls the services of the system", code: startsAny}},
-	{"crontab atrm", program{warn: "changes what runs later", code: startsAny}},
-	{"mkfs mke2fs mkswap fdisk sfdisk gdisk sgdisk cfdisk parted wipefs blkdiscard shred badblocks hdparm nvme cryptsetup lvremove vgremove pvremove mdadm zpool diskutil", program{warn: "erases or changes disks or files for good", code: startsAny, writes: 'a'}},
-	{"mount umount insmod modprobe rmmod kexec useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw iptables ip6tables nft ufw firewall-cmd setcap setfacl chattr sysctl swapoff losetup", program{warn: "changes the system", code: startsAny}},
-	{"kill killall pkill", program{read: readKill}},
-	{"journalctl", program{opts: "efnrxkqa u: b: p: o: S: U: n: --since: --until: --unit: --no-pager --vacuum-size^ --vacuum-time^ --vacuum-files^ --rotate^ --flush^", read: func(a *analysis, c *command, o *options) {
-		if o.has("--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate", "--flush") || o.unknown != "" {
-			a.warn("changes a log or a history")
-		}
-	}}},
 }
 
-var programIndex = sync.OnceValue(func() map[string]*program {
-	m := make(map[string]*program, 700)
-	for i := range programs {
-		for name := range strings.FieldsSeq(programs[i].names) {
-			if m[name] == nil {
-				m[name] = &programs[i].program
+// programTable is what is known; see lookupProgram.
+func programTable() []programEntry {
+	return []programEntry{
+		// Shells and interpreters.
+		{"sh dash bash ash", program{opts: "+ abefhiklmnprtuvxBCEHPD o: O: c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"zsh ksh mksh oksh yash fish csh tcsh rbash rsh elvish nu xonsh", program{opts: "+ efiklnvxu o: c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"python pypy", program{opts: "+ bBdEhiIOPqRsSuvVx W: X: c. m. --version --help", code: givenCode, stdin: true, read: readInterpreter}},
+		{"perl", program{opts: "+ acnplsStTuUvwWX e. E. i? I: M? m? 0? F? C? D? x? l? --version", code: givenCode, stdin: true, read: readInterpreter}},
+		{"node nodejs", program{opts: "+ e. p. c r: i v h C: --eval. --print. -pe. --check --require: --import: --test --watch --no-warnings --loader: --experimental-strip-types --input-type: --version", code: givenCode, stdin: true, read: readInterpreter}},
+		{"ruby", program{opts: "+ nplaswvcSUdh e. r: I: C: E: W? 0? i? x? T? F? --version --disable: --enable:", code: givenCode, stdin: true, read: readInterpreter}},
+		{"php", program{opts: "+ nqlwvsim r. B. R. E. f: d: c: z: --version --ini", code: givenCode, stdin: true, read: readInterpreter}},
+		{"lua luajit tclsh wish guile Rscript R julia octave scala kotlin groovy ghci runghc runhaskell elixir iex erl escript swift osascript pwsh powershell sbcl clisp racket scheme gst ocaml irb psysh ipython jshell gnuplot gs m4 dc expect maxima gp bpftrace stap gdb lldb debugfs",
+			program{opts: "+ e. c. --eval. --expression. --version --vanilla", code: givenCode, stdin: true, read: readInterpreter}},
+		{"awk gawk mawk nawk original-awk", program{opts: "+ F: v: f= --file= --version", code: givenCode, read: readAwk}},
+		{"java javac javaw jshell dotnet mono deno bun tsx ts-node npx bunx zig crystal nim dart flutter jupyter sqlite3 sqlite psql mysql mariadb mongo mongosh duckdb redis-cli ed ex vi vim view vimdiff nvim emacs nano pico micro helix hx", program{code: givenCode, net: " install add create upgrade update "}},
+		{"npm pnpm yarn", program{code: workCode, net: " install i ci add update upgrade up outdated view info search publish login audit create init dlx exec create-react-app fund ping pack whoami "}},
+		{"cargo rustup rustc", program{code: workCode, net: " fetch update install add search publish login yank toolchain target component self "}},
+		{"pip pipx uv uvx poetry conda mamba pipenv pdm hatch rye easy_install", program{code: workCode, net: " install download add sync update upgrade lock search wheel create run publish remove tool pip "}},
+		{"gem bundle bundler rake composer cpan cpanm luarocks opam stack cabal mix rebar3 hex leiningen lein", program{code: workCode, net: " install update add require fetch push deps.get outdated search build create-project "}},
+		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen",
+			program{code: workCode, net: " dependency:resolve "}},
+		{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -std: -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -m* -fplugin*! -fuse-ld*! -fpass-plugin*! -f* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps* -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -Xlinker! -Xclang! -T! -load! -iplugindir*! -no-canonical-prefixes", strict: true}},
+		{"ld ld.bfd ld.gold ld.lld lld gold as collect2", program{code: startsAny}},
+		{"ar nm ranlib strip objdump objcopy size readelf addr2line", program{opts: "abcdDeghilnpPqrsStTuvwWxX A f: j: M: --version --demangle? --defined-only --extern-only --undefined-only --dynamic --size-sort --numeric-sort --strip-all --strip-debug --plugin! o> --disassemble? --syms --headers --section:", strict: true}},
+		{"go", program{read: readGo}},
+		{"git", program{read: readGit}},
+
+		// What runs its arguments.
+		{"env", program{opts: "+ i 0 v u: --ignore-environment --unset: --null", wrap: 1, read: readEnv}},
+		{"nohup setsid unbuffer eatmydata fakeroot", program{opts: "+ c f w --wait --fork --ctty --version", wrap: 1}},
+		{"nice", program{opts: "+ # n: --adjustment:", wrap: 1}},
+		{"ionice", program{opts: "+ c: n: t --class: --classdata: --ignore", wrap: 1}},
+		{"time", program{opts: "+ p v a q f: o> --portability --verbose --append --quiet --format: --output>", wrap: 1}},
+		{"timeout gtimeout", program{opts: "+ v s: k: --signal: --kill-after: --preserve-status --foreground --verbose", wrap: 2}},
+		{"stdbuf", program{opts: "+ i: o: e: --input: --output: --error:", wrap: 1}},
+		{"chrt", program{opts: "+ a b f i o r v --batch --fifo --idle --other --rr", wrap: 2}},
+		{"taskset", program{opts: "+ a c --cpu-list --all-tasks", wrap: 2}},
+		{"flock", program{opts: "+ e n s u x o w: E: --exclusive --nonblock --shared --unlock --wait: --timeout: --close", wrap: 2}},
+		{"caffeinate", program{opts: "+ d i m s u t:", wrap: 1}},
+		{"xargs gxargs", program{opts: "+ 0 r t p x o a: d: E: I= i? J= L: l? n: P: s: R: --null --no-run-if-empty --verbose --exit --max-args: --max-procs: --max-chars: --max-lines? --delimiter: --arg-file: --replace? --open-tty", wrap: 1, read: readXargs}},
+		{"busybox toybox", program{opts: "+", wrap: 1, code: startsAny}},
+		{"sudo", program{opts: "+ A b E H k K l n P S v V i^ s^ e^ u: g: h: p: C: T: D: R: r: t: --user: --group: --non-interactive --preserve-env? --login^ --shell^ --edit^ --stdin", wrap: 1, code: broadRoot, warn: broadRoot}},
+		{"doas pkexec", program{opts: "+ n s^ L u: C: --user: --keep-cwd", wrap: 1, code: broadRoot, warn: broadRoot}},
+		{"su runuser sg newgrp", program{code: broadRoot, warn: broadRoot, opts: "lmpP c. s: g: G: --login --command. --shell: --preserve-environment", read: readSu}},
+		{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch",
+			program{code: startsAny, opaque: "it starts programs in a way that cannot be followed"}},
+		{"tmux screen zellij fzf sk docker podman nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex latexmk gpg gpg2 tcpdump patch dpkg rpm logrotate ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
+			program{code: startsAny, net: " pull push login build run create compose search manifest init plan apply destroy get describe logs exec delete rollout cluster-info repo pr issue release api auth clone fetch update upgrade install add dist-upgrade full-upgrade -S -Sy -Syu checkout commit co up ci download up provision "}},
+
+		{"nc ncat netcat socat sftp lftp ncftp rclone nmap mutt mail mailx sendmail msmtp gh glab hub heroku telnet rsh websocat wscat w3m lynx links elinks",
+			program{code: startsAny, net: "*"}},
+
+		// Programs with a way to run or load something, or to write anywhere.
+		{"ssh autossh mosh", program{opts: "+ 1246AaCfGgKkMNnqsTtVvXxY b: c: D: e: i: J: L: l: m: O: p: Q: R: W: w: B: o= F! E> S! I!", strict: true, code: startsAny, net: "*", read: readSSH}},
+		{"scp", program{opts: "346BCpqrTvAR c: i: l: P: J: X: o= F! S! D!", strict: true, net: "*", writes: 'l', read: readSSH}},
+		{"rsync", program{opts: "avzhnPrlptgoDuxcHAXSqiRWIyCFmLKkOJEdb0 f: T: B: M! e! --archive --verbose --delete --delete-after --delete-before --delete-excluded --exclude: --include: --filter: --exclude-from: --include-from: --files-from: --dry-run --progress --partial --stats --human-readable --checksum --compress --update --ignore-existing --existing --recursive --links --perms --times --owner --group --size-only --bwlimit: --timeout: --max-size: --min-size: --itemize-changes --info: --mkpath --inplace --relative --no-owner --no-group --no-perms --numeric-ids --chmod: --rsh! --rsync-path! --daemon! --config! --log-file> --backup-dir> --partial-dir> --temp-dir> --write-batch> --only-write-batch> --remote-option!", strict: true, writes: 'l', read: readRsync}},
+		{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O D> c> T: w= x! K! E: t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name --remote-name-all --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
+		{"wget wget2", program{opts: "qvcNrlkpLHxnSbdV46 # t: O> o> a> P> T: w: Q: l: A: R: D: I: X: U: i: B: e! --quiet --no-verbose --verbose --continue --recursive --level: --no-parent --timestamping --convert-links --page-requisites --mirror --spider --server-response --tries: --timeout: --wait: --random-wait --limit-rate: --user-agent: --header: --method: --body-data: --post-data: --post-file: --user: --password: --no-check-certificate --no-clobber --show-progress --progress: --output-document> --output-file> --append-output> --directory-prefix> --no-directories --no-host-directories --cut-dirs: --accept: --reject: --max-redirect: --input-file: --content-disposition --version --execute! --use-askpass! --config! --ca-certificate: --save-cookies> --warc-file> --rejected-log> --hsts-file> --load-cookies:", strict: true, net: "*"}},
+		{"find gfind", program{read: readFind}},
+		{"sed gsed", program{opts: "nErsuz l: e= f= i? --expression= --file= --quiet --silent --regexp-extended --null-data --separate --unbuffered --line-length: --posix --debug --sandbox --follow-symlinks --in-place? --version --help", strict: true, read: readSed}},
+		{"tar gtar bsdtar", program{opts: "", strict: true, read: readTar}},
+		{"sort gsort", program{opts: "bdfgiMhnRrVcCmsuz k: t: S: T: o> --key: --field-separator: --reverse --unique --numeric-sort --general-numeric-sort --human-numeric-sort --version-sort --month-sort --random-sort --ignore-case --dictionary-order --ignore-leading-blanks --stable --check? --merge --zero-terminated --parallel: --batch-size: --buffer-size: --temporary-directory: --output> --debug --sort: --random-source: --files0-from: --version --help --compress-program!", strict: true}},
+		{"rg", program{opts: "#iSsvwxlLcnNHhoqUuFPapbI0V e: f: g: t: T: A: B: C: m: M: r: j: d: E: --regexp: --file: --ignore-case --smart-case --case-sensitive --invert-match --word-regexp --line-regexp --fixed-strings --pcre2 --multiline --multiline-dotall --glob: --iglob: --glob-case-insensitive --type: --type-not: --type-list --hidden --no-ignore --no-ignore-vcs --unrestricted --follow --max-depth: --max-count: --max-columns: --max-filesize: --count --count-matches --files --files-with-matches --files-without-match --line-number --no-line-number --column --heading --no-heading --with-filename --no-filename --only-matching --replace: --context: --after-context: --before-context: --color: --colors: --json --vimgrep --sort: --sortr: --stats --quiet --null --no-messages --trim --pretty --passthru --text --binary --threads: --no-config --debug --version --help --pcre2-version --ignore-file: --no-mmap --encoding: --crlf --one-file-system --engine: --pre! --hostname-bin! --search-zip! z!", strict: true}},
+		{"fd fdfind", program{opts: "HIsigaLp0lFu1qV d: t: e: E: S: c: j: --hidden --no-ignore --case-sensitive --ignore-case --glob --fixed-strings --absolute-path --follow --full-path --print0 --max-depth: --min-depth: --type: --extension: --exclude: --size: --changed-within: --changed-before: --color: --list-details x% X% --exec% --exec-batch%", strict: true}},
+		{"ag ack", program{opts: "#ilLcwvQsSuahHnrfoxz0 A: B: C: G: m: g: --hidden --ignore: --ignore-case --files-with-matches --count --literal --word-regexp --nocolor --nogroup --color --group --depth: --pager! --type:", strict: true}},
+		{"less more most bat batcat", program{opts: "#NSRFXinIeEMmsrpAafP n: l: H: r: --style: --paging: --plain --language: --line-range: --number --color: --theme: --no-init --pager! --list-languages --version", strict: true}},
+		{"man info", program{opts: "afkwK s: S: l: --where --all --apropos --whatis --pager! P! H! --html! --sections:", strict: true}},
+		{"zip", program{opts: "#rqjymuodDXleFv x: i: n: b: t: P: --exclude: --recurse-paths --quiet --junk-paths T! TT! --test! --unzip-command!", strict: true, writes: '1'}},
+		{"cpio", program{opts: "itodmuvBcaLpk0 H: C: --extract --create --list --make-directories --format: --no-absolute-filenames --quiet --null F! O! I! --file! --rsh-command!", strict: true}},
+		{"split csplit", program{opts: "#bdexnskz a: b: C: l: n: t: f: --bytes: --lines: --number: --suffix-length: --numeric-suffixes? --hex-suffixes? --additional-suffix: --verbose --prefix: --digits: --quiet --filter!", strict: true}},
+		{"diff3 sdiff", program{opts: "aAeEixXmTlsbBWdtw L: I: o> w: --strip-trailing-cr --text --merge --suppress-common-lines --width: --diff-program!", strict: true}},
+		{"openssl", program{opts: "-in: -out> -hex -base64 -binary -sha1 -sha224 -sha256 -sha384 -sha512 -md5 -noout -text -subject -issuer -dates -enddate -startdate -fingerprint -serial -modulus -pubkey -pubin -pubout -inform: -outform: -e -d -a -A -aes-256-cbc -pbkdf2 -iter: -salt -k: -pass: -passin: -passout: -x509 -new -newkey: -nodes -keyout> -days: -subj: -key: -req -CA: -CAkey: -CAcreateserial -connect: -servername: -showcerts -verify: -signature: -sign: -r -rand: -engine! -provider! -provider-path! -config! -conf!", strict: true, net: " s_client s_server s_time ocsp "}},
+		{"install ginstall", program{opts: "bcCdDpsTvZ g: m: o: t> S: --directory --mode: --owner: --group: --target-directory> --backup? --suffix: --compare --preserve-timestamps --no-target-directory --verbose --strip --strip-program!", strict: true, writes: 'l'}},
+		{"gofmt goimports gofumpt clang-format black ruff prettier rustfmt isort yapf autopep8", program{}},
+
+		// Programs that write what they name.
+		{"cp gcp ln gln", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
+		{"mv gmv", program{opts: "bfinTuvZ t> S: --target-directory> --suffix: --backup? --force --no-clobber --update? --verbose --no-target-directory", writes: 'a'}},
+		{"rm rmdir unlink grm", program{opts: "dfiIrRvp f^ r^ R^ --force^ --recursive^ --dir --interactive? --verbose --one-file-system --no-preserve-root^ --preserve-root? --parents --ignore-fail-on-non-empty", writes: 'a', read: readRm}},
+		{"tee gtee", program{opts: "aip --append --ignore-interrupts --output-error?", writes: 'a'}},
+		{"touch mkdir mkfifo truncate", program{opts: "acmhpvZo d: r: t: s: m: --parents --verbose --mode: --date: --reference: --size: --no-create --time:", writes: 'a'}},
+		{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
+		{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLP R^ h --recursive^ --changes --quiet --silent --verbose --reference: --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
+		{"dd gdd", program{read: readDD}},
+		{"uniq xxd", program{opts: "#cdDiuzpbErapC f: s: w: l: o: g: c: --count --repeated --unique --ignore-case --skip-fields: --skip-chars: --check-chars: --all-repeated? --group? --zero-terminated", writes: '2'}},
+		{"shuf jq yq unzip gunzip gzip bzip2 xz zstd 7z 7za base64 iconv", program{opts: "#e n: o> d^ --output>", writes: 0}},
+
+		// The network, and what every use of must be seen.
+		{"ping ping6 dig nslookup host whois traceroute traceroute6 tracepath mtr arping ftp tftp aws gcloud gsutil az doctl fly flyctl vercel netlify wrangler s3cmd http https xh httpie aria2c axel youtube-dl yt-dlp speedtest iperf iperf3 rdate ntpdate ssh-copy-id ssh-keyscan rcp rlogin finger grpcurl hey ab wrk siege", program{net: "*"}},
+		{"shutdown reboot halt poweroff init telinit", program{warn: "stops or restarts the machine", code: startsAny}},
+		{"systemctl service launchctl initctl rc-service chkconfig update-rc.d", program{warn: "controls the services of the system", code: startsAny}},
+		{"crontab atrm", program{warn: "changes what runs later", code: startsAny}},
+		{"mkfs mke2fs mkswap fdisk sfdisk gdisk sgdisk cfdisk parted wipefs blkdiscard shred badblocks hdparm nvme cryptsetup lvremove vgremove pvremove mdadm zpool diskutil", program{warn: "erases or changes disks or files for good", code: startsAny, writes: 'a'}},
+		{"mount umount insmod modprobe rmmod kexec useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw iptables ip6tables nft ufw firewall-cmd setcap setfacl chattr sysctl swapoff losetup", program{warn: "changes the system", code: startsAny}},
+		{"kill killall pkill", program{read: readKill}},
+		{"journalctl", program{opts: "efnrxkqa u: b: p: o: S: U: n: --since: --until: --unit: --no-pager --vacuum-size^ --vacuum-time^ --vacuum-files^ --rotate^ --flush^", read: func(a *analysis, c *command, o *options) {
+			if o.has("--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate", "--flush") || o.unknown != "" {
+				a.warn("changes a log or a history")
+			}
+		}}},
+	}
+}
+
+var (
+	programOnce  sync.Once
+	programIndex map[string]*program
+)
+
+func loadPrograms() {
+	table := programTable()
+	programIndex = make(map[string]*program, 900)
+	for i := range table {
+		for name := range strings.FieldsSeq(table[i].names) {
+			if programIndex[name] == nil {
+				programIndex[name] = &table[i].program
 			}
 		}
 	}
-	return m
-})
+}
 
 // lookupProgram returns what is known of a program, nil for nothing. A version
 // at the end of its name does not count: python3.12 is python.
 func lookupProgram(name string) *program {
-	m := programIndex()
+	programOnce.Do(loadPrograms)
+	m := programIndex
 	if p := m[name]; p != nil {
 		return p
 	}
@@ -178,11 +190,11 @@ func lookupProgram(name string) *program {
 type options struct {
 	seen     []option // those that a reader looks at, and written paths
 	operands []Word
-	unknown  string  // an option that the table does not list
-	bad      string  // one that it marks with '!'
-	loose    bool    // a word that is not constant can be an option
-	code     *Word   // what is run
-	args     []Word  // and its arguments
+	unknown  string // an option that the table does not list
+	bad      string // one that it marks with '!'
+	loose    bool   // a word that is not constant can be an option
+	code     *Word  // what is run
+	args     []Word // and its arguments
 	inner    [][]Word
 }
 

@@ -7,68 +7,46 @@ import (
 	"strings"
 )
 
-// builtin handles what the shell does itself and reports whether it did.
+// builtin handles what the shell does itself and reports whether it did. What
+// hides code (see opaqueBuiltin) has made the line opaque already.
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
 	switch name {
 	case "cd":
 		a.cd(args, c)
-	case "true", "false", ":", "echo", "pwd", "exit", "return", "break", "continue", "shift", "wait", "jobs", "fg", "bg", "umask", "ulimit", "times", "type", "getconf":
-	case "test", "[", "printf":
-		for i, w := range args {
-			subscript := w.Const && strings.Contains(w.Text, "[") && strings.ContainsAny(w.Text, "$`")
-			if subscript && name != "printf" || w.Const && w.Text == "-v" && (i == 0 || name != "printf") {
-				a.setOpaque(name + " can evaluate what stands in a subscript")
-			}
-			if name == "printf" && i == 0 && !w.Const && (w.Prefix == "" || w.Prefix[0] == '-') {
-				a.setOpaque("an option of printf is not constant")
-			}
-		}
+	case "true", "false", ":", "echo", "pwd", "test", "[", "printf", "exit", "return", "break", "continue", "shift", "wait", "jobs", "fg", "bg",
+		"umask", "ulimit", "times", "type", "set":
 	case "read", "unset", "getopts":
 		for i, w := range args {
-			switch {
-			case !w.Const:
-				a.setOpaque(name + " of a name that is not constant")
-			case name == "getopts" && i != 1 || strings.HasPrefix(w.Text, "-"):
-			default:
+			if w.Const && !strings.HasPrefix(w.Text, "-") && (name != "getopts" || i == 1) {
 				a.setName(w.Text)
 			}
 		}
-	case "export", "readonly", "local":
+	case "export", "readonly":
 		for _, w := range args {
-			v, value, ok := strings.Cut(w.Text, "=")
-			if !w.Const || !ok {
-				a.setOpaque(name + " of something that is not constant")
-				continue
-			}
-			a.assign(v, Word{Raw: value, Text: value, Const: true}, true)
-		}
-	case "set":
-		for i, w := range args {
-			plain := w.Const && len(w.Text) > 1 && (w.Text[0] == '-' || w.Text[0] == '+') && strings.Trim(w.Text[1:], "eufxvCbho") == ""
-			named := w.Const && i > 0 && strings.Contains(" pipefail errexit nounset xtrace noglob noclobber verbose ", " "+w.Text+" ")
-			if !plain && !named {
-				a.setOpaque("set beyond plain flags")
+			name, value, ok := strings.Cut(w.Text, "=")
+			if !w.Const || !ok && !strings.HasPrefix(name, "-") {
+				a.setOpaque("export of something that is not constant")
+			} else if ok {
+				a.assign(name, Word{Raw: value, Text: value, Const: true}, true)
 			}
 		}
-	case "hash":
-		if len(args) > 0 {
-			a.setOpaque("hash can change what a name runs")
-		}
-	case "command", "exec", "builtin":
+	case "command", "exec":
 		a.commandBuiltin(name, args, c)
 		return true
-	case "eval", ".", "source", "alias", "unalias", "trap", "coproc", "enable", "declare", "typeset", "let", "mapfile", "readarray", "shopt", "bind", "complete",
-		"compgen", "compopt", "history", "fc", "caller", "pushd", "popd", "dirs", "disown", "logout", "suspend", "function", "select", "[[", "((", "newgrp":
+	case "eval", ".", "source", "alias", "trap", "coproc", "enable", "declare", "typeset", "local", "let", "builtin", "hash", "mapfile", "readarray",
+		"shopt", "history", "fc", "pushd", "popd", "[[", "((", "function", "select", "unalias", "bind", "complete", "compgen", "caller":
 		if name == "history" {
 			a.warn("changes a log or a history")
 		}
-		if slices.ContainsFunc(args, func(w Word) bool { return strings.Contains(w.Raw, "$(") || strings.Contains(w.Raw, "`") }) {
+		if slices.ContainsFunc(args, substituted) {
 			a.warn(name + " runs code that another command prints")
 		}
-		a.moved = true
 		c.cwd.at = []folder{{any: true}}
-		a.setOpaque(fmt.Sprintf("%s is not analysed", name))
+		a.setOpaque(name)
+		if name == "builtin" {
+			a.commandBuiltin(name, args, c)
+		}
 	default:
 		return false
 	}
@@ -356,8 +334,11 @@ func readSed(a *analysis, c *command, o *options) {
 	files := o.operands
 	scripts := 0
 	for _, s := range o.seen {
+		if s.mark != '=' {
+			continue
+		}
 		scripts++
-		if strings.HasSuffix(s.name, "f") || s.name == "--file" {
+		if s.name == "-f" || s.name == "--file" {
 			c.limit("its script is in a file")
 			a.script(s.val, c)
 		} else {
@@ -699,5 +680,3 @@ func readGo(a *analysis, c *command, o *options) {
 		a.network, a.downloads = true, true
 	}
 }
-
-var _ = fmt.Sprintf

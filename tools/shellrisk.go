@@ -39,9 +39,9 @@ type progCall struct {
 	word     string // as the lookup needs it: a bare name, or a path from the workspace
 	widest   Scope
 	why      string
-	through  bool // looked through: no target of its own, if it is what it seems
-	script   bool // a file that an interpreter runs: no target, but bound by digest
-	download bool // the line fetched something before
+	through  bool   // looked through: no target of its own, if it is what it seems
+	script   bool   // a file that an interpreter runs: no target, but bound by digest
+	download bool   // the line fetched something before
 	unless   string // see folder
 }
 
@@ -108,16 +108,19 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 			a.warn("looks like a fork bomb")
 		}
 	}
-	scopes := make([]*cwd, max(len(s.Parents), 1))
+	for _, l := range s.Loops {
+		a.setName(l.Name)
+		for _, w := range l.Words {
+			a.network = a.network || hasScheme(w.Raw)
+		}
+	}
+	scopes := make([]*cwd, len(s.Scopes))
 	var enter func(int) *cwd
 	enter = func(i int) *cwd {
-		if i < 0 || i >= len(scopes) {
-			return &cwd{[]folder{{any: true}}}
-		}
 		if scopes[i] == nil {
 			start := from
-			if i > 0 && s.Parents[i] != i {
-				start = enter(s.Parents[i])
+			if s.Scopes[i] >= 0 {
+				start = enter(s.Scopes[i])
 			}
 			scopes[i] = &cwd{start.at} // never changed in place
 		}
@@ -136,40 +139,36 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 	}
 	for i := range s.Redirs {
 		r := &s.Redirs[i]
+		input := r.Fd == 0
 		switch r.Op {
 		case "<<", "<<-", "<<<":
-			if r.Fd == 0 {
-				c.body, c.input, c.piped = &r.Body, nil, false
+			if input {
+				c.body, c.input, c.piped = r.Body, nil, false
 				if r.Op == "<<<" {
 					c.body = &r.Target
 				}
 			}
 			continue
 		case ">&", "<&":
-			if r.Target.Const && (r.Target.Text == "-" || strings.Trim(r.Target.Text, "0123456789") == "" && r.Target.Text != "") {
-				if r.Fd == 0 && r.Target.Text != "-" {
-					c.body, c.input, c.piped = nil, nil, true
-				}
-				continue
+			if input && r.Target.Text != "-" {
+				c.body, c.input, c.piped = nil, nil, true // from who knows where
 			}
+			continue
 		}
 		p, ok := plainPath(r.Target)
-		if !ok {
+		switch {
+		case !ok:
 			a.setOpaque("a redirection to a path that is not constant")
-			continue
-		}
-		if strings.HasPrefix(p, "/dev/tcp/") || strings.HasPrefix(p, "/dev/udp/") {
+		case strings.HasPrefix(p, "/dev/tcp/") || strings.HasPrefix(p, "/dev/udp/"):
 			a.network = true
 			a.warn("opens a network connection by a redirection")
-			continue
-		}
-		if r.Op == "<" || r.Op == "<&" {
-			if r.Fd == 0 {
+		case r.Op == "<":
+			if input {
 				c.body, c.input, c.piped = nil, &r.Target, false
 			}
-			continue
+		case !r.Outer:
+			a.write(p, at)
 		}
-		a.write(p, at)
 	}
 	a.command(c)
 }
@@ -245,7 +244,9 @@ func plainPath(w Word) (string, bool) {
 
 const plainBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-+@%,"
 
-func rooted(p string) bool { return strings.HasPrefix(p, "/") || p == "~" || strings.HasPrefix(p, "~/") }
+func rooted(p string) bool {
+	return strings.HasPrefix(p, "/") || p == "~" || strings.HasPrefix(p, "~/")
+}
 
 func joinPath(dir, p string) string {
 	if dir == "" || dir == "." || rooted(p) {
