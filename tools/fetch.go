@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -131,8 +132,8 @@ func requestHeaders(given map[string]string) (http.Header, error) {
 
 // A fetcher makes the requests of one call. The zero value is the one in use.
 type fetcher struct {
-	guard guard
-	tls   *http.Transport // a test's, for its certificates; nil outside tests
+	guard       guard
+	testOnlyTLS *tls.Config // a test's certificates; nil outside tests
 }
 
 // A page is what a server answered.
@@ -183,17 +184,15 @@ func (f fetcher) run(ctx context.Context, call *Call) Output {
 func (f fetcher) fetch(ctx context.Context, method string, u URL, header http.Header, hop func(context.Context, string) error) (*page, error) {
 	transport := &http.Transport{
 		DialContext:            f.guard.dial, // and Proxy is nil: the environment's would connect for it
+		TLSClientConfig:        f.testOnlyTLS,
 		ForceAttemptHTTP2:      true,
 		TLSHandshakeTimeout:    10 * time.Second,
 		ResponseHeaderTimeout:  30 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
 	}
-	if f.tls != nil {
-		transport.TLSClientConfig = f.tls.TLSClientConfig
-	}
 	defer transport.CloseIdleConnections()
 	for redirects := 0; ; redirects++ {
-		if why := u.Refusal(); why != "" && f.guard.testOnlyAllow == nil {
+		if why := f.guard.refusal(u); why != "" {
 			return nil, errors.New(why)
 		}
 		res, err := f.roundTrip(ctx, transport, method, u, header)
@@ -210,8 +209,8 @@ func (f fetcher) fetch(ctx context.Context, method string, u URL, header http.He
 			return nil, fmt.Errorf("%s redirects more than %d times", u.HostKey(), fetchRedirects)
 		}
 		next, err := u.Resolve(strings.ReplaceAll(location, " ", "%20"))
-		if err == nil && next.Refusal() != "" && f.guard.testOnlyAllow == nil {
-			err = errors.New(next.Refusal())
+		if why := f.guard.refusal(next); err == nil && why != "" {
+			err = errors.New(why)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s redirects to where nothing is fetched: %w", u.HostKey(), err)
@@ -310,16 +309,19 @@ func (p *page) isText() bool {
 
 // text is what the model gets: a line naming what was read, then its text.
 func (p *page) text(maxChars int, head bool) string {
-	kind := p.mediaType()
+	kind, shown := p.mediaType(), p.isText()
 	if kind == "" {
 		kind, _, _ = strings.Cut(http.DetectContentType(p.body), ";")
+		shown = strings.HasPrefix(kind, "text/")
+	}
+	if start := p.body[:min(len(p.body), 1024)]; bytes.IndexByte(start, 0) >= 0 {
+		shown = shown && (bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))) // UTF-16
 	}
 	about := fmt.Sprintf("%s (%d, %s", p.url, p.status, cleanText(kind))
 	if head {
 		return about + ")\n\n" + headerText(p.header)
 	}
-	if !p.isText() || bytes.IndexByte(p.body[:min(len(p.body), 1024)], 0) >= 0 && !bytes.HasPrefix(p.body, []byte("\xff\xfe")) &&
-		!bytes.HasPrefix(p.body, []byte("\xfe\xff")) {
+	if !shown {
 		if p.length >= 0 {
 			about += fmt.Sprintf(", %d bytes", p.length)
 		}

@@ -154,8 +154,6 @@ func invisible(r rune) bool {
 	switch {
 	case r < 0x7f:
 		return r < ' ' && r != '\n' && r != '\t' && r != '\r'
-	case r == 0x7f, r == utf8.RuneError:
-		return r == 0x7f
 	case r == '\u200c', r == '\u200d', r == '\ufe0e', r == '\ufe0f':
 		return false
 	case r >= 0xfe00 && r <= 0xfe0f, r >= 0xe0000 && r <= 0xe0fff,
