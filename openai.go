@@ -35,6 +35,9 @@ type ToolCall struct {
 	// Extra is a provider's own data about the call (Gemini's thought
 	// signature), sent back verbatim to that provider.
 	Extra json.RawMessage `json:"extra_content,omitempty"`
+	// from is the model that made the call: what is its provider's own (Extra,
+	// reasoning) goes back to no other. It is empty in calls read from a file.
+	from string
 	// Invalid says why the call cannot be run; the model is told.
 	Invalid string `json:"-"`
 }
