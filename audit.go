@@ -104,6 +104,7 @@ type LogOptions struct {
 // methods may be called from several goroutines.
 type Log struct {
 	dir, name string
+	path      string
 	opt       LogOptions
 	lock      *fileLock
 	state     *os.File // nil with an anchor
@@ -149,12 +150,16 @@ func openAudit(dir string) (*Log, error) { return OpenLog(dir, auditName, LogOpt
 
 // OpenLog opens a log. One with an anchor is read at the first Update.
 func OpenLog(dir, name string, opt LogOptions) (*Log, error) {
-	l := &Log{dir: dir, name: name, opt: opt}
+	l := newLog(dir, name, opt)
 	if err := l.open(); err != nil {
 		l.release()
 		return nil, l.fail(err)
 	}
 	return l, nil
+}
+
+func newLog(dir, name string, opt LogOptions) *Log {
+	return &Log{dir: dir, name: name, path: filepath.Join(dir, name), opt: opt}
 }
 
 func (l *Log) open() (err error) {
@@ -175,8 +180,6 @@ func (l *Log) open() (err error) {
 func lockName(dir, name string) string {
 	return filepath.Join(dir, name[:len(name)-len("jsonl")]+"lock")
 }
-
-func (l *Log) path() string { return filepath.Join(l.dir, l.name) }
 
 // fail makes err one of this log's.
 func (l *Log) fail(err error) error {
@@ -270,7 +273,7 @@ func (l *Log) fresh() error {
 	case broken != nil:
 		return broken
 	}
-	id, size, err := statName(l.path())
+	id, size, err := statName(l.path)
 	if err == nil && id == l.id && l.known && !doubt {
 		if size == l.head.off {
 			return nil
@@ -291,8 +294,10 @@ func (l *Log) fresh() error {
 // was looked at. After an error nothing of it is in the file, or it is found as
 // a torn line by whoever looks next.
 func (l *Log) write(batch ...*pending) error {
-	if err := l.openFile(); err != nil {
-		return err
+	if l.f == nil {
+		if err := l.openFile(); err != nil {
+			return err
+		}
 	}
 	buf, h := l.encode(l.buf[:0], l.head, batch...)
 	l.buf = buf
@@ -373,7 +378,7 @@ func (l *Log) syncTo(n uint64) error {
 	}
 	f := l.f
 	if f == nil {
-		f, err = os.OpenFile(l.path(), os.O_RDWR|noFollow, 0)
+		f, err = os.OpenFile(l.path, os.O_RDWR|noFollow, 0)
 	}
 	if err == nil {
 		err = syncData(f)
@@ -460,14 +465,14 @@ func (l *Log) setFile(f *os.File) error {
 
 // openFile opens the file of this name, which must exist, unless it is open.
 func (l *Log) openFile() error {
-	id, _, err := statName(l.path())
+	id, _, err := statName(l.path)
 	if err != nil || l.f != nil && id == l.id {
 		return err
 	}
-	if err := checkOwn(l.path()); err != nil {
+	if err := checkOwn(l.path); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(l.path(), os.O_RDWR|os.O_APPEND|noFollow, 0)
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_APPEND|noFollow, 0)
 	if err != nil {
 		return err
 	}
@@ -566,7 +571,7 @@ func (l *Log) commit(ctx context.Context, data []byte, size int64) error {
 	}
 	if err != nil {
 		l.known = false
-		return errors.Join(err, os.Truncate(l.path(), l.head.off), a.setAnchored(ctx, true, l.head, l.head))
+		return errors.Join(err, os.Truncate(l.path, l.head.off), a.setAnchored(ctx, true, l.head, l.head))
 	}
 	l.head = h
 	for len(b) > 0 {
@@ -590,8 +595,8 @@ func (l *Log) place(b []byte, size int64) error {
 		}
 		return syncData(l.f)
 	}
-	if _, _, err := statName(l.path()); errors.Is(err, fs.ErrNotExist) {
-		f, err := createFile(l.path())
+	if _, _, err := statName(l.path); errors.Is(err, fs.ErrNotExist) {
+		f, err := createFile(l.path)
 		if err != nil {
 			return err
 		}
@@ -610,7 +615,7 @@ func (l *Log) place(b []byte, size int64) error {
 // catchUp reads and applies what is new in the file, if its end is the one that
 // the anchor knows.
 func (l *Log) catchUp(ctx context.Context) error {
-	id, size, err := statName(l.path())
+	id, size, err := statName(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

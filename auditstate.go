@@ -205,13 +205,13 @@ func lineHead(line []byte) (prev []byte, seq int64, kind []byte, ok bool) {
 		return nil, 0, nil, false
 	}
 	line = line[len(between):]
-	i := 0
+	digits, i := line, 0
 	for ; i < len(line) && i < 18 && line[i]-'0' <= 9; i++ {
 		seq = seq*10 + int64(line[i]-'0')
 	}
 	line = line[i:]
 	tail := len(after) + len(timeLayout)
-	if i == 0 || len(line) < tail+len(last) || string(line[:len(after)]) != after || string(line[tail:tail+len(last)]) != last {
+	if i == 0 || digits[0] == '0' || len(line) < tail+len(last) || string(line[:len(after)]) != after || string(line[tail:tail+len(last)]) != last {
 		return nil, 0, nil, false
 	}
 	kind, _, ok = bytes.Cut(line[tail+len(last):], []byte(`"`))
@@ -226,8 +226,9 @@ func (m mark) next(line []byte) (mark, error) {
 	var want [64]byte
 	hex.Encode(want[:], m.hash[:])
 	switch {
-	case !ok || seq != m.seq+1,
-		seq == 1 && (len(prev) != 0 || string(kind) != "genesis"),
+	case !ok || len(line) >= maxLine || seq != m.seq+1,
+		(seq == 1) != (string(kind) == "genesis"),
+		(seq == 1) != (len(prev) == 0),
 		seq > 1 && string(prev) != string(want[:]):
 		return m, fmt.Errorf("%w: line %d", errUnlinked, m.seq+1)
 	}
@@ -301,7 +302,7 @@ func (l *Log) readOn(size int64) error {
 // attach finds the log's end anew: at the start, and when the file is not the
 // one that was there or has become shorter.
 func (l *Log) attach() error {
-	_, size, err := statName(l.path())
+	_, size, err := statName(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -325,7 +326,7 @@ func (l *Log) attach() error {
 	l.doubt = false
 	l.pubMu.Unlock()
 	if missing {
-		f, err := createFile(l.path())
+		f, err := createFile(l.path)
 		if err != nil {
 			return err
 		}
@@ -433,7 +434,7 @@ func (l *Log) settle() error {
 	f := l.f
 	if f == nil { // see reopenLogs
 		var err error
-		if f, err = os.OpenFile(l.path(), os.O_RDWR|noFollow, 0); err != nil {
+		if f, err = os.OpenFile(l.path, os.O_RDWR|noFollow, 0); err != nil {
 			return err
 		}
 		defer f.Close()
@@ -505,7 +506,7 @@ func (l *Log) repairLines(size int64, recs ...Record) ([]byte, error) {
 
 // overwrite puts b after the head and cuts what stands beyond it.
 func (l *Log) overwrite(b []byte, size int64) error {
-	f, err := os.OpenFile(l.path(), os.O_WRONLY|noFollow, 0)
+	f, err := os.OpenFile(l.path, os.O_WRONLY|noFollow, 0)
 	if err != nil {
 		return err
 	}
@@ -524,16 +525,17 @@ func (l *Log) overwrite(b []byte, size int64) error {
 // if there was none. Whatever happens in between, the old file has its old name
 // or its new one, and the state fits the new one only.
 func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err error) {
-	l := &Log{dir: dir, name: auditName}
+	name := auditName
 	if anchor != nil {
-		l.name = approvalsName
+		name = approvalsName
 	}
+	l := newLog(dir, name, LogOptions{})
 	if l.lock, err = openLock(lockName(dir, l.name)); err != nil {
 		return "", l.fail(err)
 	}
 	defer l.release()
 	err = l.locked(ctx, func() error {
-		head, err := lastHash(l.path())
+		head, err := lastHash(l.path)
 		if err == nil {
 			aside = l.name + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000Z")
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -547,7 +549,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		data := encodeRecord(nil, Record{Body: g})
 		data = encodeRecord(data, Record{Body: restartRecord{File: aside, Head: head}})
 		lines, h := l.encode(nil, mark{}, &pending{data: data})
-		fresh := l.path() + ".new"
+		fresh := l.path + ".new"
 		if err := writeNew(fresh, lines); err != nil {
 			return err
 		}
@@ -561,13 +563,13 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		}
 		if aside != "" {
 			old := filepath.Join(dir, aside)
-			if os.Link(l.path(), old) != nil {
-				if err := os.Rename(l.path(), old); err != nil {
+			if os.Link(l.path, old) != nil {
+				if err := os.Rename(l.path, old); err != nil {
 					return err
 				}
 			}
 		}
-		if err := os.Rename(fresh, l.path()); err != nil {
+		if err := os.Rename(fresh, l.path); err != nil {
 			return err
 		}
 		return syncDir(dir)
@@ -619,4 +621,45 @@ func lastHash(path string) (string, error) {
 			sum.Reset()
 		}
 	}
+}
+
+// restartLogs sets aside every log that cannot be continued or was changed, and
+// begins a new one in its place. It returns the names that the old ones have
+// now; none if nothing was wrong.
+func restartLogs(ctx context.Context, dir string) (aside []string, err error) {
+	again := func(anchor *Log) error {
+		old, err := restartLog(ctx, dir, anchor)
+		if err == nil && old != "" {
+			aside = append(aside, old)
+		}
+		return err
+	}
+	changed := func(name string) bool {
+		r, err := verifyFile(dir, name)
+		return err == nil && r != nil && r.Status == auditTampered
+	}
+	audit, err := openAudit(dir)
+	if errors.Is(err, errDamaged) || err == nil && changed(auditName) {
+		if audit != nil {
+			audit.Close()
+		}
+		if err := again(nil); err != nil {
+			return aside, err
+		}
+		audit, err = openAudit(dir)
+	}
+	if err != nil {
+		return aside, err
+	}
+	defer audit.Close()
+	l, err := OpenLog(dir, approvalsName, LogOptions{Anchor: audit})
+	if err != nil {
+		return aside, err
+	}
+	defer l.Close()
+	err = l.Update(ctx, func() ([]Record, error) { return nil, nil })
+	if errors.Is(err, errDamaged) || err == nil && changed(approvalsName) {
+		err = again(audit)
+	}
+	return aside, err
 }

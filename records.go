@@ -302,7 +302,7 @@ func appendValue(b []byte, v reflect.Value, limit int) []byte {
 		if v.Type() == rawType {
 			return appendRaw(b, v.Bytes(), limit)
 		}
-		return appendList(b, v.Interface().([]string), limit)
+		return appendList(b, v, limit)
 	case reflect.Map:
 		m := v.Interface().(map[string]int)
 		b = append(b, '{')
@@ -318,18 +318,19 @@ func appendValue(b []byte, v reflect.Value, limit int) []byte {
 	panic("a record has a field of type " + v.Type().String())
 }
 
-func appendList(b []byte, list []string, limit int) []byte {
+func appendList(b []byte, list reflect.Value, limit int) []byte {
 	b = append(b, '[')
-	for i, s := range list {
+	for i := range list.Len() {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		if i == limit/16 {
-			rest := strings.Join(list[i:], "\n")
-			b = appendText(b, fmt.Sprintf("…[%d more, sha256 %x]", len(list)-i, sha256.Sum256([]byte(rest))))
+			rest := list.Slice(i, list.Len()).Interface().([]string)
+			sum := sha256.Sum256([]byte(strings.Join(rest, "\n")))
+			b = appendText(b, fmt.Sprintf("…[%d more, sha256 %x]", len(rest), sum))
 			break
 		}
-		b = appendText(b, cutText(s, limit))
+		b = appendText(b, cutText(list.Index(i).String(), limit))
 	}
 	return append(b, ']')
 }
@@ -393,6 +394,14 @@ func cutText(s string, limit int) string {
 	return s[:head] + note + s[tail:]
 }
 
+// plain are the bytes that stand in a JSON string as they are.
+var plain = func() (p [256]bool) {
+	for c := byte(' '); c < 0x7f; c++ {
+		p[c] = c != '"' && c != '\\'
+	}
+	return p
+}()
+
 // appendText appends s as a JSON string. Whatever could disturb a terminal that
 // shows the raw line is escaped: control and format characters (Unicode's Cc
 // and Cf: bidirectional, zero-width, tags) and the two line separators.
@@ -406,7 +415,7 @@ func appendText(b []byte, s string) []byte {
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= ' ' && c < 0x7f && c != '"' && c != '\\' {
+		if plain[c] {
 			i++
 			continue
 		}
