@@ -3,6 +3,7 @@ package main
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"picket/tools"
 )
@@ -14,6 +15,18 @@ type Grant struct {
 	Who       string // owner or app: whose calls it covers
 	Workspace string // where it was given
 	Labels    Labels // of the chat in which it was given
+
+	Given, Until time.Time // Until is zero for one without an end
+	Run          string    // the process in which it was given
+	turn         string
+}
+
+func (g *Grant) record() grantRecord {
+	r := grantRecord{g.Key, g.Scope.String(), g.Who, g.Workspace, g.Labels.List(), ""}
+	if !g.Until.IsZero() {
+		r.Until = g.Until.UTC().Format(stamp)
+	}
+	return r
 }
 
 // holdsIn reports whether the grant is for that caller and workspace. What
@@ -111,7 +124,7 @@ func (d *Decision) offer(in *Input, asks []vote) {
 func grantsFor(in *Input, scope tools.Scope) []Grant {
 	var out []Grant
 	add := func(key string) {
-		out = append(out, Grant{key, scope, who(in.Channel), in.Workspace, in.Labels})
+		out = append(out, Grant{Key: key, Scope: scope, Who: who(in.Channel), Workspace: in.Workspace, Labels: in.Labels})
 	}
 	switch {
 	case scope == tools.Once:
