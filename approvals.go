@@ -85,9 +85,9 @@ type Approvals struct {
 
 // approvalLog is what Approvals need of a Log.
 type approvalLog interface {
-	// Update passes the lines that are new to this process, under the lock,
-	// and appends and syncs what fn returns.
-	Update(ctx context.Context, fn func([]Line) ([]Record, error)) error
+	// Update shows this process what is new in the file, calls fn, appends and
+	// syncs what it returns, and shows that too; all under the lock.
+	Update(ctx context.Context, fn func() ([]Record, error)) error
 }
 
 type appender interface {
@@ -107,10 +107,7 @@ func (a *Approvals) update(ctx context.Context, fn func() []Record) error {
 func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error {
 	fi, _ := os.Stat(a.path)
 	var recs, after []Record
-	a.failed = a.log.Update(ctx, func(lines []Line) ([]Record, error) {
-		for _, l := range lines {
-			a.read(l.Raw)
-		}
+	a.failed = a.log.Update(ctx, func() ([]Record, error) {
 		if fn == nil {
 			return nil, nil
 		}
@@ -136,11 +133,9 @@ func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error 
 	if a.failed != nil {
 		return a.failed
 	}
+	a.seen = nil
 	if recs == nil {
 		a.seen = fi
-	}
-	for _, r := range recs {
-		a.apply(r, a.now())
 	}
 	if after == nil {
 		return nil
@@ -179,70 +174,30 @@ func (a *Approvals) refresh(ctx context.Context) error {
 type approvalLine struct {
 	TS                       time.Time
 	Kind, Run, Chat, Channel string
-	Call, Digest             string
-	Offered, Reasons         []string
-	Until                    string
+	Call, Digest, Until      string
+	Offered, Reasons, Labels []string
 	Answer, Scope, By        string
 	Reason, Key, Who         string
 	Workspace                string
-	Labels                   []string
 }
 
-// read takes in one line that another process wrote. One that says something
-// unknown about a grant ends the trust in all of them.
-func (a *Approvals) read(raw []byte) {
+// read takes in one line of the file. One that says something unknown about a
+// grant ends the trust in all of them.
+func (a *Approvals) read(line Line) {
 	var l approvalLine
-	if err := json.Unmarshal(raw, &l); err != nil {
-		a.distrust = fmt.Sprintf("%s holds a line that is not a record: %v", a.path, err)
+	if err := json.Unmarshal(line.Raw, &l); err != nil {
+		a.distrust = fmt.Sprintf("%q holds a line that is not a record: %v", a.path, err)
 		return
 	}
+	a.pass(l.TS)
 	scope, known := tools.ParseScope(l.Scope)
-	r := Record{Run: l.Run, Chat: l.Chat, Channel: l.Channel, Call: l.Call}
+	until, err := time.Parse(time.RFC3339Nano, l.Until)
 	switch l.Kind {
+	case "genesis": // what came before was set aside
+		a.questions, a.grants, a.distrust = map[string]*Question{}, nil, ""
 	case "question":
-		r.Body = questionRecord{l.Digest, l.Offered, l.Reasons, l.Until}
-	case "answer":
-		r.Body = answerRecord{l.Answer, l.Scope, l.By, l.Reason}
-	case "grant":
-		g := grantRecord{l.Key, l.Scope, l.Who, l.Workspace, l.Labels, l.Until}
-		if r.Body = g; !known || !g.sound(scope, l.TS) {
-			a.distrust = fmt.Sprintf("%s holds a grant that could not have been given: %s", a.path, printable(l.Key))
-			return
-		}
-	case "revoke":
-		r.Body = revokeRecord{Key: l.Key}
-	}
-	a.apply(r, l.TS)
-}
-
-// sound reports whether a grant record is one that picket writes: an end where
-// the scope has one, and no later than it may be (but for a clock that is set
-// while it is written).
-func (g *grantRecord) sound(scope tools.Scope, given time.Time) bool {
-	until, err := time.Parse(time.RFC3339Nano, g.Until)
-	switch {
-	case g.Key == "" || g.Who != "owner" && g.Who != "app" || scope == tools.Once:
-		return false
-	case scope == tools.Day:
-		return err == nil && !until.After(given.Add(dayGrant+time.Minute))
-	}
-	return g.Until == ""
-}
-
-// pass drops the grants that had ended at a time that has been seen since they
-// were given: a clock that is set back does not revive them.
-func (a *Approvals) pass(ts time.Time) {
-	a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return !g.Until.IsZero() && ts.After(g.Until) })
-}
-
-// apply changes the state by one record of the file.
-func (a *Approvals) apply(r Record, ts time.Time) {
-	a.pass(ts)
-	switch b := r.Body.(type) {
-	case questionRecord:
-		q := &Question{ID: r.Call, Run: r.Run, Chat: r.Chat, Channel: r.Channel, Digest: b.Digest, Card: b.Reasons}
-		q.Until, _ = time.Parse(time.RFC3339Nano, b.Until) // zero has expired
-		for _, text := range b.Offered {
+		q := &Question{ID: l.Call, Run: l.Run, Chat: l.Chat, Channel: l.Channel, Digest: l.Digest, Card: l.Reasons, Until: until}
+		for _, text := range l.Offered {
 			if s, ok := tools.ParseScope(text); ok {
 				q.Offered = append(q.Offered, s)
 			}
@@ -250,28 +205,45 @@ func (a *Approvals) apply(r Record, ts time.Time) {
 		if a.questions[q.ID] == nil {
 			a.questions[q.ID] = q
 		}
-	case answerRecord:
-		q := a.questions[r.Call]
+	case "answer":
+		q := a.questions[l.Call]
 		if q == nil || q.closed != nil {
 			return
 		}
-		scope, ok := tools.ParseScope(b.Scope)
-		q.closed = &Answer{b.Answer == "allow" && ok && slices.Contains(q.Offered, scope),
-			b.Answer == "expired", scope, b.By, b.Reason}
-		q.Card = nil
+		allow := l.Answer == "allow" && known && slices.Contains(q.Offered, scope)
+		q.closed, q.Card = &Answer{allow, l.Answer == "expired", scope, l.By, l.Reason}, nil
 		if w := a.waiting[q.ID]; w != nil {
 			close(w)
 			delete(a.waiting, q.ID)
 		}
-	case grantRecord:
-		g := Grant{Key: b.Key, Who: b.Who, Workspace: b.Workspace, Given: ts, Run: r.Run, turn: a.turn}
-		g.Scope, _ = tools.ParseScope(b.Scope)
-		g.Until, _ = time.Parse(time.RFC3339Nano, b.Until)
-		g.Labels = Labels{slices.Contains(b.Labels, "private"), slices.Contains(b.Labels, "untrusted")}
+	case "grant":
+		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: l.TS, Until: until, Run: l.Run, turn: a.turn}
+		g.Labels = Labels{slices.Contains(l.Labels, "private"), slices.Contains(l.Labels, "untrusted")}
+		if !known || (err != nil) != (l.Until == "") || !g.sound() {
+			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.path, l.Key)
+			return
+		}
 		a.grants = append(a.grants, g)
-	case revokeRecord:
-		a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return g.Key == b.Key })
+	case "revoke":
+		a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return l.Key == "" || g.Key == l.Key })
+		if l.Key == "" {
+			a.distrust = ""
+		}
 	}
+}
+
+// sound reports whether the grant is one that picket records: an end where the
+// scope has one, and no later than it may be (but for a clock that is set while
+// it is written).
+func (g *Grant) sound() bool {
+	return g.Key != "" && (g.Who == "owner" || g.Who == "app") && g.Scope != tools.Once &&
+		(g.Scope == tools.Day) != g.Until.IsZero() && !g.Until.After(g.Given.Add(dayGrant+time.Minute))
+}
+
+// pass drops the grants that had ended at a time that was seen after they were
+// given: a clock that is set back does not revive them.
+func (a *Approvals) pass(ts time.Time) {
+	a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return !g.Until.IsZero() && ts.After(g.Until) })
 }
 
 // Ask registers a question, waits for its answer and closes it: however this
@@ -491,6 +463,16 @@ func (a *Approvals) List(ctx context.Context) ([]Question, []Grant, error) {
 	return open, grants, nil
 }
 
+// ended says how a question ended.
+func (a *Approvals) ended(id string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if q := a.questions[id]; q != nil && q.closed != nil {
+		return q.closed.record().Answer
+	}
+	return "expired"
+}
+
 // Revoke ends the grants of a key, for everybody and in every process, or all
 // grants if key is empty. It returns how many there were.
 func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
@@ -501,7 +483,9 @@ func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
 				out = append(out, Record{Run: a.run, Body: revokeRecord(g.record())})
 			}
 		}
-		n = len(out)
+		if n = len(out); key == "" && a.distrust != "" {
+			out = append(out, Record{Run: a.run, Body: revokeRecord{Labels: []string{}}}) // whatever it was
+		}
 		return out
 	})
 	if err == nil && n == 0 && key != "" {

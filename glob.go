@@ -27,9 +27,6 @@ func compileGlob(pattern string) (glob, error) {
 // plain reports whether the pattern has no wildcard.
 func (g glob) plain() bool { return len(g.parts) == 1 && !g.wild }
 
-// blind reports whether the pattern says nothing about the value.
-func (g glob) blind() bool { return strings.Trim(g.text, "*?") == "" && len(g.parts) > 1 }
-
 func (g glob) match(s string) bool {
 	first, last := g.parts[0], g.parts[len(g.parts)-1]
 	n := g.prefix(first, s)
@@ -93,29 +90,4 @@ func (g glob) after(part, s string) string {
 		return s
 	}
 	return "\x00"
-}
-
-// covers reports whether every value that b matches is matched by g. It may say
-// no where the answer is yes.
-func (g glob) covers(b glob) bool {
-	p, q := []rune(g.text), []rune(b.text)
-	// The usual backtracking over one star, with q's wildcards as symbols of
-	// their own: a star of g takes anything, also b's star.
-	i, j, star, mark := 0, 0, -1, 0
-	for j < len(q) {
-		switch {
-		case i < len(p) && p[i] == '*':
-			star, mark = i, j
-			i++
-		case i < len(p) && q[j] != '*' && (p[i] == q[j] || p[i] == '?'):
-			i++
-			j++
-		case star >= 0:
-			mark++
-			i, j = star+1, mark
-		default:
-			return false
-		}
-	}
-	return strings.Trim(string(p[i:]), "*") == ""
 }

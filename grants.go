@@ -29,12 +29,15 @@ func (g *Grant) record() grantRecord {
 	return r
 }
 
-// holdsIn reports whether the grant is for that caller and workspace. What
-// runs code or steers later turns is trusted only where it was.
-func (g *Grant) holdsIn(who, workspace string) bool {
+// bound reports whether the grant holds only in its workspace: what runs code
+// or steers later turns is trusted only where it was.
+func (g *Grant) bound() bool {
 	tool, _, _ := strings.Cut(g.Key, ":")
-	bound := g.Scope >= tools.Day && (tool == "shell" || tool == "python_execute" || tool == "skills")
-	return g.Who == who && (!bound || g.Workspace == workspace)
+	return g.Scope >= tools.Day && (tool == "shell" || tool == "python_execute" || tool == "skills")
+}
+
+func (g *Grant) holdsIn(who, workspace string) bool {
+	return g.Who == who && (!g.bound() || g.Workspace == workspace)
 }
 
 // widest is the widest grant that the call as a whole could be given.
@@ -138,4 +141,33 @@ func grantsFor(in *Input, scope tools.Scope) []Grant {
 		}
 	}
 	return out
+}
+
+// effect is the text of what grants cover: of those that an answer offers, and
+// of those that are held.
+func effect(scope tools.Scope, grants []Grant) string {
+	if len(grants) == 0 {
+		return "this call only"
+	}
+	var keys []string
+	place := ""
+	for _, g := range grants {
+		key := g.Key
+		if key == "shell" {
+			key = "shell, any program, but no warning and no line that cannot be analysed"
+		}
+		keys = append(keys, key)
+		if g.bound() {
+			place = " in " + g.Workspace
+		}
+	}
+	text := strings.Join(keys, ", ")
+	if grants[0].Who == "app" {
+		text += ", for other apps only"
+	}
+	if l := grants[0].Labels.List(); len(l) > 0 {
+		text += ", also in a chat labelled " + strings.Join(l, " and ")
+	}
+	return text + place + ", " + map[tools.Scope]string{tools.Task: "until this turn ends", tools.Session: "until this session ends",
+		tools.Day: "for 24 hours", tools.Always: "until revoked"}[scope]
 }

@@ -274,7 +274,7 @@ type vote struct {
 // every input has an answer.
 func (p *Policy) Decide(in Input) Decision {
 	if p == nil || !p.compiled || in.Tool.Name == "" {
-		return Decision{Step: stepGuard, By: "guard", Reasons: []string{"there is no policy"}}
+		return refusal("there is no policy")
 	}
 	if r := in.Judgement.Refuse; r != "" {
 		return refusal(r)
