@@ -25,10 +25,18 @@ func compileGlob(pattern string) (glob, error) {
 }
 
 // plain reports whether the pattern has no wildcard.
-func (g glob) plain() bool { return len(g.parts) == 1 && !g.wild }
+func (g *glob) plain() bool { return len(g.parts) == 1 && !g.wild }
 
-func (g glob) match(s string) bool {
+func (g *glob) match(s string) bool {
 	first, last := g.parts[0], g.parts[len(g.parts)-1]
+	if !g.wild { // the cheap cases first, since there may be many rules
+		if len(first)+len(last) > len(s) && len(g.parts) > 1 || !strings.HasPrefix(s, first) {
+			return false
+		}
+		if len(g.parts) <= 2 {
+			return len(g.parts) == 1 && len(s) == len(first) || len(g.parts) == 2 && strings.HasSuffix(s, last)
+		}
+	}
 	n := g.prefix(first, s)
 	if n < 0 || len(g.parts) == 1 {
 		return n == len(s)
@@ -54,7 +62,7 @@ func (g glob) match(s string) bool {
 }
 
 // prefix returns how many bytes of s the part matches at its start, or -1.
-func (g glob) prefix(part, s string) int {
+func (g *glob) prefix(part, s string) int {
 	if !g.wild {
 		if strings.HasPrefix(s, part) {
 			return len(part)
@@ -74,7 +82,7 @@ func (g glob) prefix(part, s string) int {
 
 // after returns what follows the first place in s that the part matches, or
 // "\x00", which no value can be, if there is none.
-func (g glob) after(part, s string) string {
+func (g *glob) after(part, s string) string {
 	if !g.wild {
 		if i := strings.Index(s, part); i >= 0 {
 			return s[i+len(part):]

@@ -657,9 +657,9 @@ func (p *Policy) voteMode(in *Input) vote {
 	switch {
 	case app && j.ReadsPrivate:
 		v.reason = "another app asks for private data"
-	case mode == "auto" && j.Opaque != "" && !in.confined():
-		v.reason = "the line cannot be analysed, and the box does not confine it"
-	case mode == "auto" && !in.readable():
+	case j.Opaque != "" && !in.confined():
+		v.reason = "the call cannot be analysed, and no box confines it"
+	case j.NotCovered != "" && !j.Boxed:
 		v.reason = j.NotCovered
 	case mode == "auto", risk == tools.Safe, mode == "ask" && risk == tools.Moderate:
 		v.verdict, v.reason = Allow, "mode "+mode+" lets "+risk.String()+" calls run"

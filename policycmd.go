@@ -192,7 +192,7 @@ func lintPolicy(s policySettings, list []tools.Tool) ([]string, error) {
 	}
 	for i := range p.rules {
 		r := &p.rules[i]
-		if d := slices.IndexFunc(p.deny, func(t toolPattern) bool { return t.covers(r.tool.glob) }); d >= 0 {
+		if d := slices.IndexFunc(p.deny, func(t toolPattern) bool { return t.covers(&r.tool.glob) }); d >= 0 {
 			say(&r.tool, "is never reached: %s comes first", p.deny[d].name)
 		}
 		if e := slices.IndexFunc(p.rules[:i], func(e rule) bool { return e.shadows(r) }); e >= 0 {
@@ -234,12 +234,12 @@ func freed(list []tools.Tool) string {
 // rule that denies is left the lines of which one that allows covers only a
 // part; that is not what its author meant.)
 func (e *rule) shadows(r *rule) bool {
-	if !e.tool.covers(r.tool.glob) || e.channel != "" && e.channel != r.channel ||
+	if !e.tool.covers(&r.tool.glob) || e.channel != "" && e.channel != r.channel ||
 		e.action == Allow && e.channel == "" && r.channel == "api" {
 		return false
 	}
 	for _, m := range e.match {
-		if !slices.ContainsFunc(r.match, func(o argPattern) bool { return o.arg == m.arg && m.pat.covers(o.pat) }) {
+		if !slices.ContainsFunc(r.match, func(o argPattern) bool { return o.arg == m.arg && m.pat.covers(&o.pat) }) {
 			return false
 		}
 	}
@@ -317,11 +317,11 @@ func (m *argPattern) never(which []tools.Tool) string {
 }
 
 // blind reports whether the pattern says nothing about the value.
-func (g glob) blind() bool { return strings.Trim(g.text, "*?") == "" && len(g.parts) > 1 }
+func (g *glob) blind() bool { return strings.Trim(g.text, "*?") == "" && len(g.parts) > 1 }
 
 // covers reports whether every value that b matches is matched by g. It may say
 // no where the answer is yes.
-func (g glob) covers(b glob) bool {
+func (g *glob) covers(b *glob) bool {
 	p, q := []rune(g.text), []rune(b.text)
 	// The usual backtracking over one star, with q's wildcards as symbols of
 	// their own: a star of g takes anything, also b's star.
