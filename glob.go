@@ -12,63 +12,79 @@ import (
 // that is easily taken for "no match". Matching is linear in the value unless
 // "?" is used, then at most value × pattern.
 type glob struct {
-	text  string
-	parts []string // between the stars; one part means that there is no star
-	wild  bool     // some part holds "?"
+	text        string
+	first, last string   // before the first star and after the last
+	parts       []string // between two stars
+	star        bool     // else first is all
+	wild        bool     // there is a "?"
 }
 
 func compileGlob(pattern string) (glob, error) {
 	if !utf8.ValidString(pattern) || strings.IndexByte(pattern, 0) >= 0 {
 		return glob{}, fmt.Errorf("bad pattern %q: it can match no value", pattern)
 	}
-	return glob{pattern, strings.Split(pattern, "*"), strings.Contains(pattern, "?")}, nil
+	parts := strings.Split(pattern, "*")
+	g := glob{text: pattern, first: parts[0], wild: strings.Contains(pattern, "?")}
+	if n := len(parts) - 1; n > 0 {
+		g.star, g.last, g.parts = true, parts[n], parts[1:n]
+	}
+	return g, nil
 }
 
 // plain reports whether the pattern has no wildcard.
-func (g *glob) plain() bool { return len(g.parts) == 1 && !g.wild }
+func (g *glob) plain() bool { return !g.star && !g.wild }
 
 func (g *glob) match(s string) bool {
-	first, last := g.parts[0], g.parts[len(g.parts)-1]
-	if !g.wild { // the cheap cases first, since there may be many rules
-		if len(first)+len(last) > len(s) && len(g.parts) > 1 || !strings.HasPrefix(s, first) {
+	if !g.wild {
+		if !g.star {
+			return s == g.first
+		}
+		if len(s) < len(g.first)+len(g.last) || !strings.HasPrefix(s, g.first) || !strings.HasSuffix(s, g.last) {
 			return false
 		}
-		if len(g.parts) <= 2 {
-			return len(g.parts) == 1 && len(s) == len(first) || len(g.parts) == 2 && strings.HasSuffix(s, last)
+		s = s[len(g.first) : len(s)-len(g.last)]
+		for _, part := range g.parts {
+			i := strings.Index(s, part)
+			if i < 0 {
+				return false
+			}
+			s = s[i+len(part):]
 		}
+		return true
 	}
-	n := g.prefix(first, s)
-	if n < 0 || len(g.parts) == 1 {
+	n := wildPrefix(g.first, s)
+	if n < 0 || !g.star {
 		return n == len(s)
 	}
 	s = s[n:]
-	for _, part := range g.parts[1 : len(g.parts)-1] {
-		if s = g.after(part, s); s == "\x00" {
-			return false
+	end := len(s)
+	for range utf8.RuneCountInString(g.last) {
+		_, w := utf8.DecodeLastRuneInString(s[:end])
+		end -= w // 0 at the start: too short, and found so below
+	}
+	if wildPrefix(g.last, s[end:]) != len(s)-end {
+		return false
+	}
+	s = s[:end]
+next:
+	for _, part := range g.parts {
+		for {
+			if n := wildPrefix(part, s); n >= 0 {
+				s = s[n:]
+				continue next
+			}
+			_, w := utf8.DecodeRuneInString(s)
+			if w == 0 {
+				return false
+			}
+			s = s[w:]
 		}
 	}
-	if !g.wild {
-		return strings.HasSuffix(s, last)
-	}
-	i := len(s)
-	for range utf8.RuneCountInString(last) {
-		if i == 0 {
-			return false
-		}
-		_, w := utf8.DecodeLastRuneInString(s[:i])
-		i -= w
-	}
-	return g.prefix(last, s[i:]) == len(s)-i
+	return true
 }
 
-// prefix returns how many bytes of s the part matches at its start, or -1.
-func (g *glob) prefix(part, s string) int {
-	if !g.wild {
-		if strings.HasPrefix(s, part) {
-			return len(part)
-		}
-		return -1
-	}
+// wildPrefix returns how many bytes of s the part matches at its start, or -1.
+func wildPrefix(part, s string) int {
 	n := 0
 	for _, r := range part {
 		c, w := utf8.DecodeRuneInString(s[n:])
@@ -78,24 +94,4 @@ func (g *glob) prefix(part, s string) int {
 		n += w
 	}
 	return n
-}
-
-// after returns what follows the first place in s that the part matches, or
-// "\x00", which no value can be, if there is none.
-func (g *glob) after(part, s string) string {
-	if !g.wild {
-		if i := strings.Index(s, part); i >= 0 {
-			return s[i+len(part):]
-		}
-		return "\x00"
-	}
-	for i := range s {
-		if n := g.prefix(part, s[i:]); n >= 0 {
-			return s[i+n:]
-		}
-	}
-	if part == "" {
-		return s
-	}
-	return "\x00"
 }

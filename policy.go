@@ -368,7 +368,7 @@ func (p *Policy) voteRules(in *Input) vote {
 	floor := false // an unreadable line might be one that a later rule denies
 	for i := range p.rules {
 		r := &p.rules[i]
-		if r.channel != "" && r.channel != in.Channel || !r.tool.match(in.Tool.Name) {
+		if r.tool.plain() && r.tool.text != in.Tool.Name || r.channel != "" && r.channel != in.Channel || !r.tool.match(in.Tool.Name) {
 			continue
 		}
 		if r.action == Allow {
@@ -439,13 +439,13 @@ func (vs *values) matches(r *rule) bool {
 		if all {
 			texts = v.allow
 		}
-		n := 0
+		found := false
 		for _, s := range texts {
-			if m.pat.match(s) {
-				n++
+			if found = m.pat.match(s); found != all {
+				break // one that matches, or one that does not
 			}
 		}
-		if n == 0 || all && n < len(texts) {
+		if !found {
 			return false
 		}
 	}

@@ -202,7 +202,7 @@ func TestGlobAgainstItsDefinition(t *testing.T) {
 		return b.String()
 	}
 	for range 50000 {
-		p, q, s := word("ab*?é", 8), word("ab*?é", 6), word("abé", 10)
+		p, q, s := word("a€*?é", 8), word("a€*?é", 6), word("a€é", 10)
 		g, _ := compileGlob(p)
 		if got, want := g.match(s), naiveMatch([]rune(p), []rune(s)); got != want {
 			t.Fatalf("%q on %q: %v", p, s, got)

@@ -317,7 +317,7 @@ func (m *argPattern) never(which []tools.Tool) string {
 }
 
 // blind reports whether the pattern says nothing about the value.
-func (g *glob) blind() bool { return strings.Trim(g.text, "*?") == "" && len(g.parts) > 1 }
+func (g *glob) blind() bool { return strings.Trim(g.text, "*?") == "" && g.star }
 
 // covers reports whether every value that b matches is matched by g. It may say
 // no where the answer is yes.
