@@ -63,7 +63,7 @@ func (s *sandbox) findRepos() []gitRepo {
 func (s *sandbox) lookForRepo(repos *[]gitRepo, dir string) {
 	r := gitRepo{dot: filepath.Join(dir, ".git")}
 	known := slices.ContainsFunc(*repos, func(o gitRepo) bool { return o.dot == r.dot })
-	if known || len(*repos) >= maxRepos || within(dir, s.hide) != "" {
+	if known || len(*repos) >= maxRepos || firstWithin(dir, s.hide) != "" {
 		return
 	}
 	fi, err := os.Lstat(r.dot)
@@ -81,7 +81,7 @@ func (s *sandbox) lookForRepo(repos *[]gitRepo, dir string) {
 		r.dir = r.dot
 	case fs.ModeSymlink:
 		r.text, _ = os.Readlink(r.dot)
-		if p, err := filepath.EvalSymlinks(r.dot); err == nil && within(p, s.roots) != "" {
+		if p, err := filepath.EvalSymlinks(r.dot); err == nil && firstWithin(p, s.roots) != "" {
 			r.dir = p
 		}
 	case 0:
@@ -92,7 +92,7 @@ func (s *sandbox) lookForRepo(repos *[]gitRepo, dir string) {
 		// What lies in a writable root may say anything; what lies beyond leads
 		// only upwards.
 		if p, ok := followGit(r.dir, readSmall(filepath.Join(r.dir, "commondir"))); ok &&
-			(within(p, s.roots) != "" || within(r.dir, s.roots) == "" && within(r.dir, []string{p}) != "" && s.tooWide(p) == "") {
+			(firstWithin(p, s.roots) != "" || firstWithin(r.dir, s.roots) == "" && firstWithin(r.dir, []string{p}) != "" && s.tooWide(p) == "") {
 			r.common = p
 		}
 	}
@@ -122,9 +122,9 @@ func (s *sandbox) gitFileTarget(dot, text string) string {
 	switch {
 	case !ok || !exists:
 		return ""
-	case within(p, s.roots) != "":
+	case firstWithin(p, s.roots) != "":
 		return p
-	case within(p, s.hide) != "" || s.tooWide(p) != "" || readSmall(filepath.Join(p, "HEAD")) == "":
+	case firstWithin(p, s.hide) != "" || s.tooWide(p) != "" || readSmall(filepath.Join(p, "HEAD")) == "":
 		return ""
 	}
 	if back := strings.TrimSpace(readSmall(filepath.Join(p, "gitdir"))); back != "" && resolveParent(back) == dot {

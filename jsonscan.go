@@ -27,7 +27,7 @@ func jsonMembers(raw []byte, f func(key, val []byte)) {
 			end := valueEnd(raw, i)
 			key = raw[i+1 : end-1]
 			if bytes.IndexByte(key, '\\') >= 0 {
-				key = appendText(nil, raw[i:end])
+				key = appendJSONText(nil, raw[i:end])
 			}
 			i = skipBlank(raw, end)
 		}
@@ -78,11 +78,11 @@ func valueEnd(b []byte, i int) int {
 	return i
 }
 
-// appendText appends the text of a JSON string, or a number or boolean as it
+// appendJSONText appends the text of a JSON string, or a number or boolean as it
 // stands, or nothing for other values. Bytes that are not UTF-8 stay as they
 // are, and half of a surrogate pair becomes its three bytes in the manner of
 // UTF-8: a textJoiner puts together what belongs together.
-func appendText(dst, val []byte) []byte {
+func appendJSONText(dst, val []byte) []byte {
 	if len(val) == 0 || val[0] == '{' || val[0] == '[' || val[0] == 'n' {
 		return dst
 	}
@@ -117,7 +117,7 @@ func appendText(dst, val []byte) []byte {
 // valText returns the text of a JSON value, see appendText.
 func valText(val []byte) string {
 	var j textJoiner
-	return j.add(appendText(nil, val), true)
+	return j.add(appendJSONText(nil, val), true)
 }
 
 // noValue reports whether a value says nothing.

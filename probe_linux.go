@@ -55,7 +55,7 @@ func (s *sandbox) probe() (why, hint string) {
 		}
 		return "bubblewrap is not installed", "install it: apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap"
 	}
-	if s.box.bwrap, err = filepath.Abs(resolveExisting(bwrap)); err != nil || within(s.box.bwrap, s.roots) != "" {
+	if s.box.bwrap, err = filepath.Abs(resolveExisting(bwrap)); err != nil || firstWithin(s.box.bwrap, s.roots) != "" {
 		return fmt.Sprintf("%q lies where tools can write", bwrap), "take that folder off PATH"
 	}
 	s.layout()

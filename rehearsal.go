@@ -229,7 +229,7 @@ func rehearse(req builtinRequest) builtinReply {
 		offered := slices.ContainsFunc(req.Tools, func(t wireTool) bool { return t.Function.Name == c.tool })
 		switch {
 		case c.tool == "":
-			say = append(say, quotePiped(piped, hasPiped))
+			say = append(say, showPiped(piped, hasPiped))
 		case !offered:
 			say = append(say, fmt.Sprintf("Not done: the tool %s is not available here.", c.tool))
 		default:
@@ -265,7 +265,7 @@ func pipedData(block string) string {
 	return strings.TrimSuffix(block, "\n")
 }
 
-func quotePiped(block string, has bool) string {
+func showPiped(block string, has bool) string {
 	if !has {
 		return "Nothing was piped in."
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"picket/tools"
@@ -26,8 +25,8 @@ type resolver struct {
 // a larger one has none, and so covers nothing but once.
 const maxProgramFile = 64 << 20
 
-// systemFolders are what every box sees read-only.
-var systemFolders = []string{"/usr", "/etc", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+// readOnlyFolders are what every box sees read-only.
+var readOnlyFolders = []string{"/usr", "/etc", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
 // kernelFolders hold no files of the owner's; reading them says things about
 // this process.
@@ -69,7 +68,7 @@ func (r *resolver) absolute(name string) string {
 
 func (r *resolver) path(name string) tools.PathFact {
 	abs := r.absolute(name)
-	f := tools.PathFact{Resolved: resolveLinks(abs)}
+	f := tools.PathFact{Resolved: resolveExisting(abs)}
 	if st, err := os.Lstat(f.Resolved); err == nil {
 		f.Exists, f.Dir, f.Regular, f.Size = true, st.IsDir(), st.Mode().IsRegular(), st.Size()
 	}
@@ -98,7 +97,7 @@ func (r *resolver) place(path string) tools.Place {
 	if r.box.State().Boxed && within(path, "/tmp") {
 		return tools.Scratch // the box has a /tmp of its own
 	}
-	for _, dir := range systemFolders {
+	for _, dir := range readOnlyFolders {
 		if within(path, dir) {
 			return tools.System
 		}
@@ -128,7 +127,7 @@ func (r *resolver) program(name string) tools.ProgramFact {
 			return tools.ProgramFact{}
 		}
 	}
-	path = resolveLinks(r.absolute(path))
+	path = resolveExisting(r.absolute(path))
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() {
 		return tools.ProgramFact{}
@@ -154,42 +153,4 @@ func fileDigest(path string, size int64) string {
 		return ""
 	}
 	return hex.EncodeToString(h.Sum(nil))
-}
-
-// resolveLinks resolves as much of a path as exists; what does not exist stays
-// as it is written, without "..".
-func resolveLinks(path string) string {
-	path = filepath.Clean(path)
-	rest, dir := "", path
-	for range 255 { // a loop of links has no end of its own
-		if real, err := filepath.EvalSymlinks(dir); err == nil {
-			return filepath.Join(real, rest)
-		}
-		// A dangling link must count as what it points to.
-		if target, err := os.Readlink(dir); err == nil {
-			if !filepath.IsAbs(target) {
-				target = filepath.Join(filepath.Dir(dir), target)
-			}
-			rest, dir = filepath.Join(filepath.Base(target), rest), filepath.Dir(target)
-			continue
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return path
-		}
-		rest, dir = filepath.Join(filepath.Base(dir), rest), parent
-	}
-	return path
-}
-
-// within reports whether path is root or below it, by whole components.
-func within(path, root string) bool {
-	if root == "" {
-		return false
-	}
-	if runtime.GOOS == "windows" || runtime.GOOS == "darwin" { // file systems that fold case
-		path, root = strings.ToLower(path), strings.ToLower(root)
-	}
-	rel, err := filepath.Rel(root, path)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
 }

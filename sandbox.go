@@ -17,9 +17,9 @@ import (
 	"picket/tools"
 )
 
-// sandboxConfig is what the children of one run may touch. Paths may be
+// boxConfig is what the children of one run may touch. Paths may be
 // relative to the current folder and may be links; newSandbox resolves them.
-type sandboxConfig struct {
+type boxConfig struct {
 	Mode       string   // auto, bwrap or off; "" is auto
 	Network    string   // host: a call with network gets the host's; "" is host
 	Workspace  string   // the folder in which every child starts
@@ -46,7 +46,7 @@ type boxState struct {
 
 // A sandbox starts the children of tool calls. It is safe for concurrent use.
 type sandbox struct {
-	cfg      sandboxConfig
+	cfg      boxConfig
 	home     string   // the owner's home, resolved; "" if unknown
 	roots    []string // writable: the workspace first, then the others
 	readOnly []string
@@ -69,7 +69,7 @@ const (
 // descriptors that picket was started with so that no child gets them. An
 // error is about the settings. Without a box it still returns a sandbox: see
 // State.
-func newSandbox(cfg sandboxConfig) (*sandbox, error) {
+func newSandbox(cfg boxConfig) (*sandbox, error) {
 	closeInherited()
 	switch {
 	case !slices.Contains([]string{"", "auto", "bwrap", "off"}, cfg.Mode):
@@ -131,14 +131,14 @@ func newSandbox(cfg sandboxConfig) (*sandbox, error) {
 		}
 	}
 	for _, p := range slices.Concat(s.roots, s.readOnly) {
-		if h := within(p, s.hide); h != "" {
+		if h := firstWithin(p, s.hide); h != "" {
 			return nil, fmt.Errorf("%q lies in %q, which no tool may touch", p, h)
 		}
 	}
 	s.findBox()
 	s.env = s.childEnv(os.Environ())
 	for _, h := range s.hide {
-		if root := within(h, s.roots); root != "" && !s.state.Boxed {
+		if root := firstWithin(h, s.roots); root != "" && !s.state.Boxed {
 			return nil, fmt.Errorf("%q holds %q, and there is no sandbox to hide it", root, h)
 		}
 	}
@@ -202,27 +202,16 @@ func (s *sandbox) share(given, p string) {
 
 // tooWide says why a folder must not be bound as a whole.
 func (s *sandbox) tooWide(p string) string {
-	if s.home != "" && within(s.home, []string{p}) != "" {
+	if s.home != "" && firstWithin(s.home, []string{p}) != "" {
 		return "it holds the home folder"
 	}
 	for _, dir := range []string{"/tmp", "/usr", "/etc", "/dev", "/proc", "/sys", "/run", "/var", "/home"} {
-		if within(dir, []string{p}) != "" {
+		if firstWithin(dir, []string{p}) != "" {
 			return "it is too wide"
 		}
 	}
-	if k := within(p, []string{"/dev", "/proc", "/sys"}); k != "" {
+	if k := firstWithin(p, []string{"/dev", "/proc", "/sys"}); k != "" {
 		return "it lies in " + k
-	}
-	return ""
-}
-
-// within returns the first of dirs that p is or lies in, "" if there is none.
-// All are clean and absolute.
-func within(p string, dirs []string) string {
-	for _, dir := range dirs {
-		if p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, string(filepath.Separator))+string(filepath.Separator)) {
-			return dir
-		}
 	}
 	return ""
 }
@@ -236,17 +225,6 @@ func resolvePath(p string) (string, error) {
 		return "", err
 	}
 	return filepath.EvalSymlinks(abs)
-}
-
-// resolveExisting resolves the links of an absolute path as far as it exists.
-func resolveExisting(p string) string {
-	if r, err := filepath.EvalSymlinks(p); err == nil {
-		return r
-	}
-	if dir := filepath.Dir(p); dir != p {
-		return filepath.Join(resolveExisting(dir), filepath.Base(p))
-	}
-	return p
 }
 
 func resolveParent(p string) string {
@@ -289,7 +267,7 @@ func (s *sandbox) Missing() []string {
 	var out, seen []string
 	look := func(p, what string) {
 		real, err := filepath.EvalSymlinks(p)
-		if err != nil || slices.Contains(seen, real) || s.home == "" || within(real, []string{s.home}) == "" {
+		if err != nil || slices.Contains(seen, real) || s.home == "" || firstWithin(real, []string{s.home}) == "" {
 			return
 		}
 		seen = append(seen, real)

@@ -117,7 +117,7 @@ func (s *sandbox) pythonInUse() []string {
 			if _, err := os.Lstat(filepath.Join(p, "pyvenv.cfg")); err != nil && len(lib) == 0 {
 				continue
 			}
-			if within(p, []string{s.home}) != "" && s.tooWide(p) == "" && within(p, append(s.hide, found...)) == "" {
+			if firstWithin(p, []string{s.home}) != "" && s.tooWide(p) == "" && firstWithin(p, append(s.hide, found...)) == "" {
 				found = append(found, p)
 				s.share(p, p)
 			}
@@ -177,7 +177,7 @@ func (s *sandbox) see(p string) (string, bool) {
 func (s *sandbox) bound(p string) bool {
 	_, own := s.box.base[p]
 	_, above := s.box.base.above(p)
-	return (own || above) && (within(p, s.hide) == "" || s.cfg.Skills != "" && within(p, []string{s.cfg.Skills}) != "")
+	return (own || above) && (firstWithin(p, s.hide) == "" || s.cfg.Skills != "" && firstWithin(p, []string{s.cfg.Skills}) != "")
 }
 
 // mounts is what the box of one call sees.
@@ -198,7 +198,7 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 	}
 	for _, h := range s.hide { // after all that could uncover it
 		above, ok := m.above(h)
-		maps.DeleteFunc(m, func(dst string, _ mount) bool { return within(dst, []string{h}) != "" })
+		maps.DeleteFunc(m, func(dst string, _ mount) bool { return firstWithin(dst, []string{h}) != "" })
 		switch _, err := os.Lstat(h); {
 		case !ok || err != nil && above.kind != mountBind:
 		case err != nil:
@@ -265,7 +265,7 @@ func (m mountSet) addResolver() {
 		if !filepath.IsAbs(target) {
 			target = filepath.Join(filepath.Dir(at), target)
 		}
-		if at = target; within(at, []string{"/etc", "/usr"}) == "" {
+		if at = target; firstWithin(at, []string{"/etc", "/usr"}) == "" {
 			m.add(mount{dst: at, src: src, kind: mountRO})
 			return
 		}
@@ -357,7 +357,7 @@ func bwrapArgs(p boxPlan) []string {
 		}
 	}
 	for i, l := range p.shares {
-		if !slices.ContainsFunc(p.shares[:i], func(o [2]string) bool { return within("/"+l[0], []string{"/" + o[0]}) != "" }) {
+		if !slices.ContainsFunc(p.shares[:i], func(o [2]string) bool { return firstWithin("/"+l[0], []string{"/" + o[0]}) != "" }) {
 			add("--symlink", l[1], filepath.Join(boxHome, l[0]))
 		}
 	}

@@ -455,10 +455,10 @@ func (r *replyReader) delta(choice int, raw []byte, whole bool) error {
 // pieces takes in pieces of content and reasoning; last says that no more come.
 func (r *replyReader) pieces(content, reasoning []byte, last bool) error {
 	var t, th []byte
-	if t = appendText(nil, content); t == nil {
+	if t = appendJSONText(nil, content); t == nil {
 		t, th = contentParts(content, "text")
 	}
-	if th = appendText(th, reasoning); len(th) == 0 {
+	if th = appendJSONText(th, reasoning); len(th) == 0 {
 		_, th = contentParts(reasoning, "thinking")
 	}
 	r.reasoning.WriteString(r.thought.add(th, last))
@@ -477,7 +477,7 @@ func contentParts(raw []byte, without string) (answer, reasoning []byte) {
 	}
 	jsonMembers(raw, func(_, part []byte) {
 		if part[0] == '"' {
-			answer = appendText(answer, part)
+			answer = appendJSONText(answer, part)
 			return
 		}
 		kind, txt, thinking := without, []byte(nil), []byte(nil)
@@ -493,16 +493,16 @@ func contentParts(raw []byte, without string) (answer, reasoning []byte) {
 		})
 		switch kind {
 		case "text", "output_text":
-			answer = appendText(answer, txt)
+			answer = appendJSONText(answer, txt)
 		case "thinking", "reasoning":
 			if thinking == nil {
 				thinking = txt
 			}
-			reasoning = appendText(reasoning, thinking)
+			reasoning = appendJSONText(reasoning, thinking)
 			jsonMembers(thinking, func(_, val []byte) {
 				jsonMembers(val, func(key, val []byte) {
 					if string(key) == "text" {
-						reasoning = appendText(reasoning, val)
+						reasoning = appendJSONText(reasoning, val)
 					}
 				})
 			})
@@ -611,7 +611,7 @@ func (r *replyReader) addCall(choice int, raw []byte) error {
 			if len(val) > 0 && (val[0] == '{' || val[0] == '[') {
 				d.args = val
 			} else {
-				d.args = appendText(d.args, val)
+				d.args = appendJSONText(d.args, val)
 			}
 		}
 	}

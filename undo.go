@@ -75,16 +75,6 @@ func hexDigest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// writeNew makes a private file that must not exist, and syncs it.
-func writeNew(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
 // pruneUndo deletes what is too old, and the oldest until the rest is small
 // enough, but not the entry keep. What cannot be deleted is tried again next time.
 func pruneUndo(dir, keep string, now time.Time) {
