@@ -273,7 +273,9 @@ func newRedactSet(list []secretValue) *redactSet {
 		}
 	}
 	for _, m := range set.marks {
-		plain = append(plain, pattern{text: m, secret: -1})
+		if inMark := func(p pattern) bool { return strings.Contains(m, p.text) }; slices.ContainsFunc(plain, inMark) || slices.ContainsFunc(loose, inMark) {
+			plain = append(plain, pattern{text: m, secret: -1})
+		}
 	}
 	set.plain, set.loose = newMatcher(plain, false), newMatcher(loose, true)
 	return set
@@ -352,17 +354,18 @@ func encodedForms(v string) []string {
 // 1975) in which a state has a single child or a full row of them, so that its
 // size is linear in the patterns; and in front of it, for the stretches in which
 // nothing begins, the table of shifts of Wu and Manber (TR-94-17, Arizona) over
-// pairs of bytes, with a second check on the first four. A stretch is never
-// looked at more than twice by the automaton, whatever the text.
+// three bytes, with a second check on the first four. The time is linear in the
+// text, whatever that is.
 type matcher struct {
 	pats   []pattern // from 1
 	loose  bool
 	window int          // length of the shortest pattern, at most maxWindow
-	shift  []uint8      // by pair: how far a pattern that holds it in its window can begin behind
+	shift  []uint8      // by hash of three bytes: how far on the first pattern can begin that has them in its window
 	heads  []uint64     // a bit for each hash of a pattern's first four bytes
 	nodes  []acNode     // 0 is the root
 	rows   [][256]int32 // 0 is that of the root
 	fold   [256]byte    // what the automaton sees
+	used   [256]bool    // bytes that stand in a pattern, in any spelling; and line breaks in the loose one
 }
 
 type acNode struct {
@@ -383,6 +386,9 @@ func newMatcher(pats []pattern, loose bool) *matcher {
 	for _, p := range pats {
 		m.insert(p)
 	}
+	for c, f := range m.fold {
+		m.used[c] = m.used[f] || loose && (c == '\n' || c == '\r')
+	}
 	m.link()
 	if len(m.pats) > 1 && m.window >= 4 {
 		m.index()
@@ -394,6 +400,7 @@ func newMatcher(pats []pattern, loose bool) *matcher {
 func (m *matcher) insert(p pattern) {
 	at := int32(0)
 	for i := range len(p.text) {
+		m.used[p.text[i]] = true
 		next := m.child(at, p.text[i])
 		if next == 0 {
 			next = int32(len(m.nodes))
@@ -479,40 +486,42 @@ func (m *matcher) step(at int32, c byte) int32 {
 func (m *matcher) index() {
 	m.shift, m.heads = make([]uint8, 1<<16), make([]uint64, 1<<10)
 	for i := range m.shift {
-		m.shift[i] = uint8(m.window - 1)
+		m.shift[i] = uint8(m.window - 2)
 	}
-	spell := func(c byte) []byte {
-		switch {
-		case m.loose && c == '+':
-			return []byte("+-")
-		case m.loose && c == '/':
-			return []byte("/_")
+	var spelled [256]string
+	for c, f := range m.fold {
+		spelled[f] += string([]byte{byte(c)})
+	}
+	spellings := func(s string) []string {
+		all := []string{""}
+		for i := range len(s) {
+			var next []string
+			for _, a := range all {
+				for _, c := range []byte(spelled[s[i]]) {
+					next = append(next, a+string([]byte{c}))
+				}
+			}
+			all = next
 		}
-		return []byte{c}
+		return all
 	}
 	for _, p := range m.pats[1:] {
-		for i := range m.window - 1 {
-			for _, a := range spell(p.text[i]) {
-				for _, b := range spell(p.text[i+1]) {
-					s := &m.shift[int(a)<<8|int(b)]
-					*s = min(*s, uint8(m.window-2-i))
-				}
+		for i := range m.window - 2 {
+			for _, s := range spellings(p.text[i : i+3]) {
+				h := hash3([]byte("_" + s))
+				m.shift[h] = min(m.shift[h], uint8(m.window-3-i))
 			}
 		}
-		for _, a := range spell(p.text[0]) {
-			for _, b := range spell(p.text[1]) {
-				for _, c := range spell(p.text[2]) {
-					for _, d := range spell(p.text[3]) {
-						h := headHash([]byte{a, b, c, d})
-						m.heads[h>>6] |= 1 << (h & 63)
-					}
-				}
-			}
+		for _, s := range spellings(p.text[:4]) {
+			h := hash4([]byte(s))
+			m.heads[h>>6] |= 1 << (h & 63)
 		}
 	}
 }
 
-func headHash(b []byte) uint32 { return binary.LittleEndian.Uint32(b) * 2654435761 >> 16 }
+// hash3 is a hash of the last three of four bytes, hash4 of all four.
+func hash3(b []byte) uint16 { return uint16(binary.LittleEndian.Uint32(b) >> 8 * 2654435761 >> 16) }
+func hash4(b []byte) uint16 { return uint16(binary.LittleEndian.Uint32(b) * 2654435761 >> 16) }
 
 // find returns the matches, the marks of picket's own, and the offset at which
 // the first match could begin that the text ends too early for.
@@ -542,8 +551,13 @@ func (m *matcher) find(text []byte, prev byte, final bool) (found, marks []match
 				breaks = 0
 				c = m.fold[c]
 			}
-			state = m.step(state, c)
 			n := &m.nodes[state]
+			if n.char == c && n.child != 0 && n.row < 0 {
+				state = n.child
+			} else {
+				state = m.step(state, c)
+			}
+			n = &m.nodes[state]
 			for out := n.out; out != 0; out = m.pats[out].next {
 				p := &m.pats[out]
 				start := m.startOf(text, i+1, len(p.text), last)
@@ -568,9 +582,11 @@ func (m *matcher) find(text []byte, prev byte, final bool) (found, marks []match
 				found = addMatch(found, hit)
 				break
 			}
-			if begin := i + 1 - int(n.depth); m.shift != nil && n.depth <= 1 && begin > from && i >= brk {
-				at = begin
-				break
+			if n.depth <= 1 && m.shift != nil && i >= brk {
+				if begin := i + 1 - int(n.depth); begin > from {
+					at = begin
+					break
+				}
 			}
 		}
 		if i == len(text) {
@@ -590,17 +606,21 @@ func (m *matcher) skip(text []byte, at, brk int) (int, int) {
 	last := m.window - 1
 	for at+m.window <= len(text) {
 		if m.loose && brk <= at+last {
-			if brk < at {
+			switch {
+			case brk < at:
 				brk = nextBreak(text, at)
-				continue
+			case brk == at || !m.used[text[brk-1]] || brk+1 < len(text) && !m.used[text[brk+1]]:
+				at = brk + 1 // nothing goes on behind it
+			default:
+				return at, brk
 			}
-			break
+			continue
 		}
-		if s := m.shift[int(text[at+last-1])<<8|int(text[at+last])]; s > 0 {
+		if s := m.shift[hash3(text[at+last-3:])]; s > 0 {
 			at += int(s)
 			continue
 		}
-		if h := headHash(text[at:]); m.heads[h>>6]>>(h&63)&1 == 1 {
+		if h := hash4(text[at:]); m.heads[h>>6]>>(h&63)&1 == 1 {
 			break
 		}
 		at++
