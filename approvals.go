@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -65,33 +67,56 @@ func (ans Answer) record() answerRecord {
 // approvals.jsonl and shared by all picket processes. A grant of a turn or a
 // process holds only there; it is recorded all the same.
 type Approvals struct {
-	log   approvalLog
-	audit appender
-	path  string // of approvals.jsonl
-	run   string // of this process
-	gone  func(run string) bool
-	now   func() time.Time
-	late  func() time.Time // the time of the newest audit record; may be nil
+	log, audit *Log
+	dir        string
+	run        string // of this process
+	now        func() time.Time
 
 	mu        sync.Mutex
 	questions map[string]*Question
 	grants    []Grant
 	distrust  string // why no grant of the file holds
 	failed    error  // of the last look at it
-	seen      os.FileInfo
+	seen      fileSeen // at the last look that wrote nothing
 	turn      string                   // whose grants are being recorded
 	waiting   map[string]chan struct{} // by question of this process
 }
 
-// approvalLog is what Approvals need of a Log.
-type approvalLog interface {
-	// Update shows this process what is new in the file, calls fn, appends and
-	// syncs what it returns, and shows that too; all under the lock.
-	Update(ctx context.Context, fn func() ([]Record, error)) error
+// openApprovals opens the approvals in the data folder. audit is its log, and
+// run what this process holds with holdRun. What is wrong with the file is no
+// error here: Trouble says so, no grant holds and no question can be asked.
+func openApprovals(ctx context.Context, dir string, audit *Log, run string) (*Approvals, error) {
+	a := &Approvals{audit: audit, dir: dir, run: run, now: time.Now,
+		questions: map[string]*Question{}, waiting: map[string]chan struct{}{}}
+	var err error
+	if a.log, err = OpenLog(dir, approvalsName, LogOptions{Anchor: audit, Apply: a.read}); err != nil {
+		return nil, err
+	}
+	if a.update(ctx, nil) == nil {
+		// The audit log has a copy of each of these grants, so its end is later.
+		a.pass(lastTime(filepath.Join(dir, auditName)))
+	}
+	return a, nil
 }
 
-type appender interface {
-	Append(ctx context.Context, sync bool, recs ...Record) error
+// Close lets go of the file.
+func (a *Approvals) Close() error { return a.log.Close() }
+
+// lastTime is the time of the newest whole line of a log, zero if it has none.
+func lastTime(path string) time.Time {
+	var l Line
+	f, err := os.Open(path)
+	if err != nil {
+		return l.Time
+	}
+	defer f.Close()
+	size, _ := f.Seek(0, io.SeekEnd)
+	end, _ := io.ReadAll(io.NewSectionReader(f, max(0, size-2*maxLine), 2*maxLine))
+	lines := bytes.Split(end, []byte("\n"))
+	if len(lines) > 1 {
+		l, _ = parseLine(lines[len(lines)-2])
+	}
+	return l.Time
 }
 
 // update brings the state up to what the file holds, runs fn on it and appends
@@ -105,7 +130,7 @@ func (a *Approvals) update(ctx context.Context, fn func() []Record) error {
 }
 
 func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error {
-	fi, _ := os.Stat(a.path)
+	seen := a.look()
 	var recs, after []Record
 	a.failed = a.log.Update(ctx, func() ([]Record, error) {
 		if fn == nil {
@@ -133,9 +158,8 @@ func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error 
 	if a.failed != nil {
 		return a.failed
 	}
-	a.seen = nil
-	if recs == nil {
-		a.seen = fi
+	if a.seen = (fileSeen{}); recs == nil {
+		a.seen = seen
 	}
 	if after == nil {
 		return nil
@@ -147,7 +171,7 @@ func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error 
 func (a *Approvals) orphans() []Record {
 	var out []Record
 	for _, q := range a.questions {
-		if q.closed == nil && q.Run != a.run && a.gone(q.Run) {
+		if q.closed == nil && q.Run != a.run && runGone(a.dir, q.Run) {
 			out = append(out, q.record(Answer{Expired: true, Reason: "the process that asked is gone"}.record()))
 		}
 	}
@@ -158,11 +182,22 @@ func (q *Question) record(body recordBody) Record {
 	return Record{Run: q.Run, Chat: q.Chat, Channel: q.Channel, Call: q.ID, Body: body}
 }
 
+// fileSeen tells whether the file has changed; the zero one says that it has.
+type fileSeen struct {
+	looked bool
+	id     fileID // zero if there is no file
+	size   int64
+}
+
+func (a *Approvals) look() fileSeen {
+	id, size, _ := statName(a.log.path)
+	return fileSeen{true, id, size}
+}
+
 // refresh reads what other processes have written.
 func (a *Approvals) refresh(ctx context.Context) error {
 	a.mu.Lock()
-	fi, err := os.Stat(a.path)
-	same := err == nil && a.seen != nil && os.SameFile(fi, a.seen) && fi.Size() == a.seen.Size() && a.failed == nil
+	same := a.look() == a.seen && a.failed == nil
 	a.mu.Unlock()
 	if same {
 		return nil
@@ -172,9 +207,7 @@ func (a *Approvals) refresh(ctx context.Context) error {
 
 // approvalLine is the union of the records of approvals.jsonl.
 type approvalLine struct {
-	TS                       time.Time
-	Kind, Run, Chat, Channel string
-	Call, Digest, Until      string
+	Digest, Until            string
 	Offered, Reasons, Labels []string
 	Answer, Scope, By        string
 	Reason, Key, Who         string
@@ -183,20 +216,20 @@ type approvalLine struct {
 
 // read takes in one line of the file. One that says something unknown about a
 // grant ends the trust in all of them.
-func (a *Approvals) read(line Line) {
+func (a *Approvals) read(n Line) {
 	var l approvalLine
-	if err := json.Unmarshal(line.Raw, &l); err != nil {
-		a.distrust = fmt.Sprintf("%q holds a line that is not a record: %v", a.path, err)
+	if err := n.Decode(&l); err != nil {
+		a.distrust = fmt.Sprintf("%q holds a line that is not a record: %v", a.log.path, err)
 		return
 	}
-	a.pass(l.TS)
+	a.pass(n.Time)
 	scope, known := tools.ParseScope(l.Scope)
 	until, err := time.Parse(time.RFC3339Nano, l.Until)
-	switch l.Kind {
+	switch n.Kind {
 	case "genesis": // what came before was set aside
 		a.questions, a.grants, a.distrust = map[string]*Question{}, nil, ""
 	case "question":
-		q := &Question{ID: l.Call, Run: l.Run, Chat: l.Chat, Channel: l.Channel, Digest: l.Digest, Card: l.Reasons, Until: until}
+		q := &Question{ID: n.Call, Run: n.Run, Chat: n.Chat, Channel: n.Channel, Digest: l.Digest, Card: l.Reasons, Until: until}
 		for _, text := range l.Offered {
 			if s, ok := tools.ParseScope(text); ok {
 				q.Offered = append(q.Offered, s)
@@ -206,7 +239,7 @@ func (a *Approvals) read(line Line) {
 			a.questions[q.ID] = q
 		}
 	case "answer":
-		q := a.questions[l.Call]
+		q := a.questions[n.Call]
 		if q == nil || q.closed != nil {
 			return
 		}
@@ -217,10 +250,10 @@ func (a *Approvals) read(line Line) {
 			delete(a.waiting, q.ID)
 		}
 	case "grant":
-		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: l.TS, Until: until, Run: l.Run, turn: a.turn}
+		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until, Run: n.Run, turn: a.turn}
 		g.Labels = Labels{slices.Contains(l.Labels, "private"), slices.Contains(l.Labels, "untrusted")}
 		if !known || (err != nil) != (l.Until == "") || !g.sound() {
-			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.path, l.Key)
+			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.log.path, l.Key)
 			return
 		}
 		a.grants = append(a.grants, g)
@@ -277,7 +310,7 @@ func (a *Approvals) Ask(ctx context.Context, q Question, show func(context.Conte
 			return nil
 		}
 		a.waiting[q.ID] = answered
-		return []Record{q.record(questionRecord{q.Digest, offered, q.Card, q.Until.UTC().Format(stamp)})}
+		return []Record{q.record(questionRecord{q.Digest, offered, q.Card, q.Until.UTC().Format(timeLayout)})}
 	})
 	if err == nil && !fresh {
 		err = fmt.Errorf("the question %q exists already", q.ID)
@@ -367,7 +400,7 @@ func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) e
 		switch {
 		case q == nil:
 			refused = errNoQuestion
-		case q.closed == nil && q.Run != a.run && a.gone(q.Run), q.closed != nil && q.closed.Expired,
+		case q.closed == nil && q.Run != a.run && runGone(a.dir, q.Run), q.closed != nil && q.closed.Expired,
 			q.closed == nil && !a.now().Before(q.Until):
 			refused = errExpired
 		case q.closed != nil:
@@ -424,9 +457,6 @@ func (a *Approvals) Held(ctx context.Context, turn string) []Grant {
 	}
 	now := a.now()
 	a.pass(now)
-	if a.late != nil {
-		a.pass(a.late())
-	}
 	var out []Grant
 	for _, g := range a.grants {
 		ours := g.Run == a.run && (g.Scope == tools.Session || g.turn == turn)
@@ -449,14 +479,14 @@ func (a *Approvals) List(ctx context.Context) ([]Question, []Grant, error) {
 	a.pass(a.now())
 	var open []Question
 	for _, q := range a.questions {
-		if q.closed == nil && a.now().Before(q.Until) && (q.Run == a.run || !a.gone(q.Run)) {
+		if q.closed == nil && a.now().Before(q.Until) && (q.Run == a.run || !runGone(a.dir, q.Run)) {
 			open = append(open, *q)
 		}
 	}
 	slices.SortFunc(open, func(x, y Question) int { return x.Until.Compare(y.Until) })
 	var grants []Grant
 	for _, g := range a.grants {
-		if g.Scope >= tools.Day || g.Run == a.run || !a.gone(g.Run) {
+		if g.Scope >= tools.Day || g.Run == a.run || !runGone(a.dir, g.Run) {
 			grants = append(grants, g)
 		}
 	}

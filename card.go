@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/net/idna"
-
 	"picket/tools"
 )
 
@@ -59,7 +57,9 @@ func makeCard(c cardInput) Card {
 	b.list("not granted yet: ", d.Missing)
 	b.list("granted: ", granted(j.Targets, d.Missing))
 	if e := in.egress(); e == tools.EgressHosts {
-		b.list("sends to: ", j.Egress.Hosts)
+		for _, h := range j.Egress.Hosts {
+			b.lines = append(b.lines, "sends to: "+hostShown(h))
+		}
 	} else if e == tools.EgressUnknown {
 		b.line("", "sends to: any host")
 	}
@@ -117,7 +117,7 @@ func (b *cardText) line(lead, text string) {
 	if b.redact != nil {
 		text = b.redact(text)
 	}
-	text = countBlanks(printable(text))
+	text = printable(text)
 	for len(text) > cardWidth {
 		i := strings.LastIndexByte(text[:cardWidth], ' ')
 		if i < cardWidth/2 {
@@ -131,12 +131,6 @@ func (b *cardText) line(lead, text string) {
 
 func (b *cardText) list(lead string, items []string) {
 	for _, s := range items {
-		if strings.Contains(s, "xn--") {
-			host, _, _ := strings.Cut(s, ":")
-			if u, err := idna.ToUnicode(host); err == nil && u != host {
-				s += " (" + u + ")"
-			}
-		}
 		b.line(lead, s)
 	}
 }
@@ -212,30 +206,4 @@ func (b *cardText) diff(c *fileChange) {
 	add("-", old[head:len(old)-tail])
 	add("+", now[head:len(now)-tail])
 	add(" ", old[len(old)-tail:min(len(old), len(old)-tail+around)])
-}
-
-// countBlanks writes out how long the runs of blanks are that could push text
-// out of sight.
-func countBlanks(s string) string {
-	const most = 16
-	if !strings.Contains(s, strings.Repeat(" ", most+1)) {
-		return s
-	}
-	var b strings.Builder
-	for s != "" {
-		n := len(s) - len(strings.TrimLeft(s, " "))
-		if n > most {
-			fmt.Fprintf(&b, "⟨%d blanks⟩", n)
-		} else {
-			b.WriteString(s[:n])
-		}
-		s = s[n:]
-		i := strings.IndexByte(s, ' ')
-		if i < 0 {
-			i = len(s)
-		}
-		b.WriteString(s[:i])
-		s = s[i:]
-	}
-	return b.String()
 }

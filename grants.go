@@ -24,7 +24,7 @@ type Grant struct {
 func (g *Grant) record() grantRecord {
 	r := grantRecord{g.Key, g.Scope.String(), g.Who, g.Workspace, g.Labels.List(), ""}
 	if !g.Until.IsZero() {
-		r.Until = g.Until.UTC().Format(stamp)
+		r.Until = g.Until.UTC().Format(timeLayout)
 	}
 	return r
 }

@@ -441,7 +441,7 @@ func cmdGrants(ctx context.Context, a *Approvals, args []string, stdout, stderr 
 		_, grants, err = a.List(ctx)
 		printGrants(stdout, grants)
 		if why := a.Trouble(); why != "" && err == nil {
-			err = fmt.Errorf("none of them holds: %s; \"picket grants clear\" begins anew", why)
+			err = fmt.Errorf("none of them holds: %s", why)
 		}
 		return failure(stderr, err)
 	case len(args) == 2 && args[0] == "revoke" && args[1] != "":
