@@ -22,10 +22,11 @@ func opaqueBuiltin(words []Word, redirected bool) string {
 		for len(args) > 0 && (args[0].Text == "-p" || args[0].Text == "--") {
 			args = args[1:]
 		}
-		if len(args) > 0 && !args[0].Const {
+		switch {
+		case len(args) == 0 || args[0].Text == "-v" || args[0].Text == "-V":
+		case !args[0].Const || args[0].Text != "" && args[0].Text[0] == '-':
 			return notConstant
-		}
-		if len(args) > 0 && args[0].Text != "-v" && args[0].Text != "-V" {
+		default:
 			return opaqueBuiltin(args, redirected)
 		}
 	case "exec":

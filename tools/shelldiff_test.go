@@ -23,7 +23,7 @@ import (
 // special way. Those that start with f fail.
 var shellStubs = strings.Fields(`a b c d e f fa 1 2 12 0 x x= x=1 a=b a+=b a[1]=b a[1] {a} {a,b} {a {} a} a#b #a -a -p -v --
 	! { } [[ ]] case coproc do done elif else esac fi for function if in select then time until while
-	~ * ? $x $a $ $0 % , : = @ ] ^ + - . .. \ ' " a-b a.b EOF E é eval exec command ab ba aa bb fi; a; b; a& $(a) (a) ((a)) a) (a`)
+	~ * ? $x $a $ $0 % , : = @ ] ^ + - . .. \ ' " a-b a.b EOF E é Á ĂÇ Ćł̂ň 漢 eval exec command ab ba aa bb fi; a; b; a& $(a) (a) ((a)) a) (a`)
 
 type realShell struct {
 	name string // for messages
@@ -314,7 +314,7 @@ func (g *lineGenerator) sep() {
 	case n == 7:
 		g.put(g.pick("&", " & ", "& "))
 	default:
-		g.put(g.pick("", "", " ", " # a; b", "#a"))
+		g.put(g.pick("", "", "", "", " ", " # a; b", " # it's )", " # \"`$(\\"))
 		g.newline()
 		g.put(g.pick("", "", "\t", "\n", "# it's\n", " \\\n "))
 	}
@@ -445,7 +445,12 @@ func (g *lineGenerator) command(depth int) {
 				g.blank()
 				g.word(depth + 1)
 			}
-			g.put(g.pick("; do", " ; do", ";do"))
+			if g.one(4) && g.flat == 0 {
+				g.newline()
+				g.put(g.pick("do", " do", "# a\ndo"))
+			} else {
+				g.put(g.pick("; do", " ; do", ";do"))
+			}
 		}
 		g.closed(depth)
 		g.put("done")
@@ -455,7 +460,7 @@ func (g *lineGenerator) command(depth int) {
 		g.put(g.pick(" in", " in "))
 		g.linebreak()
 		for range g.r.IntN(3) {
-			g.put(" ", g.pick("", "("), g.pick("a", "*", "a|b", "a | b", "[ab]", "'a b'", "$x", "?", "\"$w\"", "é", "--", "7"), g.pick(")", " ) "))
+			g.put(" ", g.pick("", "("), g.pick("a", "*", "a|b", "a | b", "[ab]", "'a b'", "$x", "?", "\"$w\"", "é", "Á", "'ň'", "--", "7"), g.pick(")", " ) "))
 			if g.one(5) {
 				g.linebreak()
 			} else {
@@ -471,7 +476,7 @@ func (g *lineGenerator) command(depth int) {
 		g.put(" esac")
 	}
 	for g.one(4) {
-		g.put(g.pick("", " "))
+		g.put(" ")
 		g.redirection(depth)
 	}
 }
@@ -492,7 +497,7 @@ func (g *lineGenerator) simple(depth int) {
 		g.put(g.pick("exec ", "command ", "time ", "time -p ", "command -p ", "command -- "))
 	}
 	if g.one(30) {
-		g.put(g.pick("[ a = \"$w\" ]", "test -n \"$v\"", "[ $# -gt 0 ]", "[ -f a -o 'b' = 'c' ]", "set -eu", "cd a", "echo $w", "printf '%s\\n' \"$v\"", "export x=\"$w\"", "wait $!", "exit 3", "true"))
+		g.put(g.pick("[ a = \"$w\" ]", "test -n \"$v\"", "[ $# -gt 0 ]", "[ -f a -o 'b' = 'c' ]", "set -eu", "cd a", "echo $w", "printf '%s\\n' \"$v\"", "export x=\"$w\"", "wait $!", "exit 3", "true", "Á", "\\漢 ", "'ňĄ'"))
 		return
 	}
 	g.put(g.pick("a", "b", "c", "d", "e", "f", "fa", "a", "b", "c", "'a'", "\"b\"", "\\c", "a''", "\"\"d", "\"if\"", "\\{", "'!'", "'time'", "\\case", "é", "a#b", "{a}", "}a",
@@ -541,7 +546,7 @@ func (g *lineGenerator) heredoc(depth int) {
 	}
 	for range g.r.IntN(4) {
 		body.WriteString(tab)
-		body.WriteString(g.pick("a", "a; b", "it's", "\"a", "$(a)", "`b`", "$w ${k} $((1+2))", "\\$(a) \\`", "a \\\nb", "# a", "$(a 'b' \"c\")", "\\\\", "$", "( {", ")", "a\\", "E O F", " EOF", "fi", "`a \\`b\\``", "é"))
+		body.WriteString(g.pick("a", "a; b", "it's", "\"a", "$(a)", "`b`", "$w ${k} $((1+2))", "\\$(a) \\`", "a \\\nb", "# a", "$(a 'b' \"c\")", "\\\\", "$", "( {", ")", "a\\", "E O F", " EOF", "fi", "`a \\`b\\``", "é", "Á$(Á Ă)Ă", "\\Á", "`ň Ą`"))
 		body.WriteByte('\n')
 	}
 	body.WriteString(tab + delim + "\n")
@@ -556,7 +561,13 @@ func (g *lineGenerator) nested(depth int) {
 		g.flat++
 		defer func() { g.flat-- }()
 	}
-	g.list(depth + 2)
+	if g.flat == 0 && g.one(4) {
+		g.put(g.pick("a", "b c", "! a", "'d'"), " ")
+		g.heredoc(depth)
+		g.put(g.pick("", "", " 2>&1", " e"))
+	} else {
+		g.list(depth + 2)
+	}
 	if len(g.here) > 0 {
 		g.newline()
 	}
@@ -571,10 +582,10 @@ func (g *lineGenerator) word(depth int) {
 		}
 		switch g.r.IntN(24) {
 		default:
-			g.put(g.pick("a", "b", "c", "d", "e", "ab", "if", "do", "done", "esac", "in", "}", "{", "!", "1", "2", "12", "-a", "a=b", "a=", "x+=1", "#a"[1:], "a#b", "é", "fi", "%", "^",
+			g.put(g.pick("a", "b", "c", "d", "e", "ab", "if", "do", "done", "esac", "in", "}", "{", "!", "1", "2", "12", "-a", "a=b", "a=", "x+=1", "#a"[1:], "a#b", "é", "Á", "ĂÇ", "Ćł̂ň", "漢", "fi", "%", "^",
 				",", ":", "@", "=", "]", "a{b}c", "{}", "a..b", "time", "[[", "--", "+", "."))
 		case 1:
-			g.put(g.pick("'a b'", "'$(a)'", "'`b`'", "'a;b'", "'\"'", "''", "'a|b'", "'#'", "'\\'", "'*'", "'{a,b}'"))
+			g.put(g.pick("'a b'", "'$(a)'", "'`b`'", "'a;b'", "'\"'", "''", "'Á'", "'a\nb'", "'a|b'", "'#'", "'\\'", "'*'", "'{a,b}'"))
 		case 2, 3:
 			g.put("\"")
 			for range g.r.IntN(3) {
@@ -584,9 +595,9 @@ func (g *lineGenerator) word(depth int) {
 					g.nested(depth)
 					g.put(g.pick(")", " )"))
 				case 1:
-					g.put("`", g.pick("a", "b c", "a; b", "a 'b'", "a \\`b\\`", "a \\$x", "a | b", "", "if a; then b; fi"), "`")
+					g.put("`", g.pick("a", "b c", "a; b", "a 'b'", "a \\`b\\`", "a \\$x", "a | b", "", "if a; then b; fi", "a \\\\\\\\ b", "a \\\\\\$x", "a \"b\"", "a <<E\nb $w\nE\n", "a\nb"), "`")
 				default:
-					g.put(g.pick("a", " ", "$w", "${v}", "$", "\\$(a)", "\\\"", "\\\\", "\\a", "'", "#", ";", "&", "|", "(", ")", "*", "~", "{a,b}", "$k", "$((k+1))", "$@", "$*", "$?", "\\`", "é", "$'", "<<E"))
+					g.put(g.pick("a", " ", "$w", "${v}", "$", "\\$(a)", "\\\"", "\\\\", "\\a", "'", "#", ";", "&", "|", "(", ")", "*", "~", "{a,b}", "$k", "$((k+1))", "$@", "$*", "$?", "\\`", "é", "Á", "\\ĂÇ", "$'", "<<E"))
 				}
 			}
 			g.put("\"")
