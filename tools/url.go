@@ -211,7 +211,7 @@ func parseHost(s string) (host, script string, err error) {
 		}
 	}
 	if international {
-		if script, err = hostProfile.ToUnicode(name); err != nil || script == name {
+		if script, err = hostProfile.ToUnicode(name); err != nil || script == name || strings.ContainsFunc(script, notNameRune) {
 			return bad("it is not an internationalised name")
 		}
 	}
@@ -220,6 +220,13 @@ func parseHost(s string) (host, script string, err error) {
 
 func notHostRune(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+}
+
+// notNameRune keeps symbols out, which look like the marks around a host: names
+// are of letters, marks and digits (RFC 5892) and of the characters allowed in
+// context (its appendix A; hostProfile has checked the joiners).
+func notNameRune(r rune) bool {
+	return !unicode.In(r, unicode.L, unicode.M, unicode.Nd) && !strings.ContainsRune("-_.\u00b7\u0375\u05f3\u05f4\u200c\u200d\u30fb", r)
 }
 
 // isNumeric reports whether a label is a number in some base, which URL parsers
