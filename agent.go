@@ -27,7 +27,7 @@ type Agent struct {
 	tools   []tools.Tool
 	log     *Log
 	redact  func(string) string
-	run     string // the id of this process in the log
+	stream  func() *redactStream // for text that comes in pieces
 	system  func() string
 	context int // tokens
 	steps   int // model calls in one turn
@@ -105,6 +105,7 @@ func (a *Agent) Do(ctx context.Context, t *Turn) (res TurnResult, err error) {
 		res.Text = strings.Join(t.texts, "\n\n")
 	}()
 	t.declined, t.perToken = map[string]bool{}, bytesPerToken
+	defer a.gate.approvals.EndTurn(t.ID)
 	if err := a.begin(ctx, t); err != nil {
 		return res, err
 	}
@@ -164,6 +165,11 @@ func (a *Agent) begin(ctx context.Context, t *Turn) error {
 	if err := a.log.Append(ctx, false, recs...); err != nil {
 		return err
 	}
+	if len(t.Caller.Allow) > 0 {
+		if err := a.gate.approvals.Grant(ctx, t.record(nil), t.ID, t.Caller.Allow); err != nil {
+			return err
+		}
+	}
 	var labels []chatLabel
 	if t.Piped != "" {
 		labels = append(labels, chatLabel{"untrusted", "piped input"})
@@ -199,20 +205,28 @@ func (a *Agent) ask(ctx context.Context, t *Turn, offered []tools.Tool, nudge st
 	sent := messageBytes(req.Messages) + toolBytes(offered)
 	started := a.now()
 	separator := len(t.texts) > 0
+	red := a.stream()
+	say := func(text []byte) {
+		if len(text) == 0 {
+			return
+		}
+		if separator {
+			separator = false
+			t.Emit(Event{Type: "text", Text: "\n\n"})
+		}
+		t.Emit(Event{Type: "text", Text: string(text)})
+	}
 	reply, err := a.model.Chat(ctx, req, func(d Delta) {
 		switch {
 		case d.Wait != "":
 			t.Emit(Event{Type: "text", Text: d.Wait, wait: true})
 		case d.Reasoning != "":
-			t.Emit(Event{Type: "text", Text: d.Reasoning, thinking: true})
+			t.Emit(Event{Type: "text", Text: a.redact(d.Reasoning), thinking: true})
 		case d.Text != "":
-			if separator {
-				separator = false
-				t.Emit(Event{Type: "text", Text: "\n\n"})
-			}
-			t.Emit(Event{Type: "text", Text: a.redact(d.Text)})
+			say(red.Feed([]byte(d.Text)))
 		}
 	})
+	say(red.End())
 	t.usage.In += reply.Usage.In
 	t.usage.Out += reply.Usage.Out
 	t.usage.Total = t.usage.In + t.usage.Out

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func allTools() []tools.Tool {
 	return []tools.Tool{tools.Files, tools.Shell, tools.Python, tools.WebFetch, tools.AskUser}
 }
 
-func toolNames(list []tools.Tool) []string {
+func namesOf(list []tools.Tool) []string {
 	var out []string
 	for _, t := range list {
 		out = append(out, t.Name)
@@ -97,18 +98,28 @@ func (p *program) settings(f taskFlags) (*app, error) {
 	if a.cfg, err = loadConfig(a.folders, os.Getenv, given); err != nil {
 		return nil, err
 	}
-	a.red = newRedactor(a.cfg.secrets(os.Getenv))
+	secrets := a.cfg.secrets()
+	for _, name := range []string{"OPENAI_API_KEY", "PICKET_API_KEY"} {
+		if v := os.Getenv(name); v != "" {
+			secrets = append(secrets, secretValue{Value: v, Mark: "model key"})
+		}
+	}
+	a.red = newRedactor(secrets)
 	p.redact = a.red.String
+	if a.policy, err = compilePolicy(a.policySettings(), namesOf(a.tools)); err != nil {
+		return nil, fmt.Errorf("%s: sentinel: %v", a.folders.configFile(), err)
+	}
+	return a, nil
+}
+
+func (a *app) policySettings() policySettings {
 	s := a.cfg.Sentinel
 	set := policySettings{Mode: s.Mode, DenyTools: s.DenyTools, AlwaysAllow: s.AlwaysAllow, AlwaysAsk: s.AlwaysAsk,
 		TaintTracking: s.TaintTracking, EgressAllowlist: s.EgressAllowlist}
 	for _, r := range s.Rules {
 		set.Rules = append(set.Rules, policyRule(r))
 	}
-	if a.policy, err = compilePolicy(set, toolNames(a.tools)); err != nil {
-		return nil, fmt.Errorf("%s: sentinel: %v", a.folders.configFile(), err)
-	}
-	return a, nil
+	return set
 }
 
 // facts makes what a decision needs to know of this machine. It writes nothing
@@ -119,7 +130,7 @@ func (a *app) facts() error {
 		return fmt.Errorf("the current folder is gone: %v", err)
 	}
 	s := a.cfg.Sandbox
-	masked := s.Mode != "off" && boxPossible()
+	masked := s.Mode != "off" && runtime.GOOS == "linux"
 	dir, note, err := a.folders.resolveWorkspace(a.cfg.Workspace, cwd, masked)
 	if err != nil {
 		return err
@@ -221,7 +232,7 @@ func (a *app) chooseModel(ctx context.Context) error {
 	set := modelSettings{BaseURL: m.BaseURL, Name: m.Name, APIKey: m.APIKey.Reveal(), Headers: headers, ContextTokens: m.ContextTokens,
 		MaxTokens: m.MaxTokens, Temperature: m.Temperature, Timeout: m.Timeout, Retries: m.Retries, Redact: a.red.String}
 	var err error
-	if a.choice, err = chooseModel(ctx, set, a.cfg.origin["model.name"], os.Getenv); err != nil {
+	if a.choice, err = chooseModel(ctx, m.Name, m.BaseURL, set, os.Getenv); err != nil {
 		return err
 	}
 	a.model, err = newModel(a.choice.Settings)
@@ -236,7 +247,7 @@ func (a *app) join() {
 	}
 	undo := filepath.Join(a.folders.Data, "undo")
 	a.gate = &Sentinel{
-		tools: byName, policy: a.currentPolicy, approvals: a.approvals, log: a.log, resolver: a.resolver,
+		tools: byName, policy: a.policy, mode: a.mode, approvals: a.approvals, log: a.log, resolver: a.resolver,
 		timeout: a.cfg.Approvals.Timeout, notify: a.notify, redact: a.red.String, now: time.Now, debug: a.debugf,
 		host: tools.Host{Workspace: a.workspace, ExtraRoots: a.resolver.roots[1:], Protected: a.resolver.protected, Exec: a.box.Exec, Now: time.Now},
 		keep: func(call, path string, prev, next []byte) error { return keepUndo(undo, call, path, prev, next) },
@@ -258,18 +269,21 @@ func (a *app) offered() []tools.Tool {
 	})
 }
 
-// currentPolicy is the policy under the mode in force now.
-func (a *app) currentPolicy() *Policy {
+// mode is the mode in force now; where that cannot be read, the strictest.
+func (a *app) mode() string {
 	sw, err := a.cfg.switches()
 	if err != nil {
 		a.debugf("%v", err)
-		return nil // which denies
 	}
-	return a.policy.withMode(sw.Mode)
+	return sw.Mode
 }
 
 func (a *app) recordStart(ctx context.Context) error {
 	manifest, err := tools.Manifest(a.tools)
+	if err != nil {
+		return err
+	}
+	settings, err := a.cfg.digest()
 	if err != nil {
 		return err
 	}
@@ -278,10 +292,9 @@ func (a *app) recordStart(ctx context.Context) error {
 	if origin == "" {
 		origin = a.choice.Kind
 	}
-	err = a.log.Append(ctx, true, Record{Run: a.run, Channel: channelCLI, Body: startRecord{
-		Version: versionLine(), Settings: a.cfg.digest(), Tools: hex.EncodeToString(sum[:]), Sandbox: a.box.State().Line,
+	return a.log.Append(ctx, true, Record{Run: a.run, Channel: channelCLI, Body: startRecord{
+		Version: versionLine(), Settings: settings, Tools: hex.EncodeToString(sum[:]), Sandbox: a.box.State().Line,
 		Model: a.model.Name(), Origin: urlOriginOr(origin), Workspace: a.workspace}})
-	return err
 }
 
 func urlOriginOr(s string) string { return cmp.Or(urlOrigin(s), s) }

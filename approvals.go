@@ -75,9 +75,9 @@ type Approvals struct {
 	mu        sync.Mutex
 	questions map[string]*Question
 	grants    []Grant
-	distrust  string // why no grant of the file holds
-	failed    error  // of the last look at it
-	seen      fileSeen // at the last look that wrote nothing
+	distrust  string                   // why no grant of the file holds
+	failed    error                    // of the last look at it
+	seen      fileSeen                 // at the last look that wrote nothing
 	turn      string                   // whose grants are being recorded
 	waiting   map[string]chan struct{} // by question of this process
 }

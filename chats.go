@@ -155,7 +155,7 @@ func (s *chatStore) open(ctx context.Context, name, workspace string, wait bool)
 	if err != nil {
 		return nil, err
 	}
-	if err := makeFolder(filepath.Dir(path)); err != nil {
+	if err := ensureDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	unlock, err := s.lock(ctx, strings.TrimSuffix(path, ".jsonl")+".lock", wait)
@@ -171,28 +171,29 @@ func (s *chatStore) open(ctx context.Context, name, workspace string, wait bool)
 }
 
 func (s *chatStore) lock(ctx context.Context, path string, wait bool) (func(), error) {
-	for {
-		l, err := lockFile(ctx, path, 0)
-		if err == nil {
-			return func() { l.Unlock() }, nil
-		}
-		if !errors.Is(err, errLocked) {
-			return nil, err
-		}
-		if !wait {
-			return nil, errChatBusy
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
-		}
+	k, err := openLock(path)
+	if err != nil {
+		return nil, err
 	}
+	for err = k.TryLock(); wait && errors.Is(err, errLockWait); {
+		err = k.Lock(ctx) // it gives up after a while; the turn before may take longer
+	}
+	if err == nil {
+		return func() { k.Unlock(); k.Close() }, nil
+	}
+	k.Close()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if errors.Is(err, errLockWait) {
+		return nil, errChatBusy
+	}
+	return nil, err
 }
 
 func (c *chat) load(path, workspace string) error {
 	var err error
-	c.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|openNoFollow, 0o600)
+	c.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|noFollow, 0o600)
 	if err != nil {
 		return err
 	}
@@ -217,7 +218,7 @@ func readChat(r io.Reader, path string) (lines []chatLine, torn bool, err error)
 	br := bufio.NewReaderSize(r, 64<<10)
 	var held error // a line that did not parse, forgiven if the next says torn
 	for n := 1; ; n++ {
-		raw, err := readLine(br, maxChatLine)
+		raw, err := readBounded(br, maxChatLine)
 		if err == io.EOF && len(raw) == 0 {
 			break
 		}
@@ -254,9 +255,9 @@ func readChat(r io.Reader, path string) (lines []chatLine, torn bool, err error)
 	return lines, torn, held
 }
 
-// readLine reads up to a line feed, which it drops; more than limit bytes is an
+// readBounded reads up to a line feed, which it drops; more than limit bytes is an
 // error. At the end it returns what is left with io.EOF.
-func readLine(r *bufio.Reader, limit int) ([]byte, error) {
+func readBounded(r *bufio.Reader, limit int) ([]byte, error) {
 	var out []byte
 	for {
 		part, err := r.ReadSlice('\n')
@@ -293,7 +294,7 @@ func (c *chat) apply(l chatLine) {
 // of the chat.
 func (c *chat) append(lines ...chatLine) error {
 	var b bytes.Buffer
-	ts := c.store.now().UTC().Format(timeFormat)
+	ts := c.store.now().UTC().Format(timeLayout)
 	if c.torn {
 		fmt.Fprintf(&b, "\n{\"ts\":%q,\"torn\":true}\n", ts)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -278,7 +279,7 @@ func (p *program) auditCommand(ctx context.Context, args []string) error {
 		if len(args) != 1 {
 			return usageErrorf("audit show takes the id of one call")
 		}
-		return showCall(p.stdout, dir, args[0])
+		return showRecord(p.stdout, dir, args[0], printable)
 	case "verify":
 		return p.auditVerify(dir, args)
 	case "accept", "restart":
@@ -291,7 +292,7 @@ func (p *program) auditCommand(ctx context.Context, args []string) error {
 }
 
 func (p *program) auditTable(ctx context.Context, dir string, args []string) error {
-	v := auditView{}
+	v := auditView{Safe: printable}
 	fs := newFlags("audit")
 	n := fs.String("n", "50", "")
 	fs.BoolVar(&v.JSON, "json", false, "")
@@ -322,10 +323,15 @@ func (p *program) auditVerify(dir string, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.print(p.stdout, asJSON); err != nil {
-		return errBrokenPipe
+	if !asJSON {
+		r.print(p.stdout, printable)
+		return codeError(r.Status)
 	}
-	return codeError(r.code())
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.print(string(b)+"\n"), codeError(r.Status))
 }
 
 // auditMend accepts what happened to the log, or sets it aside.

@@ -141,6 +141,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, redact: keepText}
 	err := p.command(ctx, args)
 	var code exitCode
+	if err != nil && !errors.As(err, &code) && !errors.Is(err, errBrokenPipe) {
+		p.errorf("%v", err)
+	}
+	return exitOf(err)
+}
+
+// exitOf is the exit code for an error.
+func exitOf(err error) int {
+	var code exitCode
 	var bad usageError
 	var sig stopped
 	switch {
@@ -149,18 +158,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &bad):
-		p.errorf("%v", err)
 		return exitUsage
 	case errors.As(err, &sig):
-		p.errorf("%v", err)
 		return signalExit(sig.signal)
 	case errors.Is(err, errBrokenPipe):
-		return signalExit(syscall.SIGPIPE)
+		return 128 + int(syscall.SIGPIPE)
 	case errors.Is(err, errAudit):
-		p.errorf("%v", err)
 		return exitNoLog
 	}
-	p.errorf("%v", err)
 	return exitFailed
 }
 
@@ -174,13 +179,26 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	redact         func(string) string
+	term           *terminal // once a task has begun; it owns the terminal then
 }
 
 func keepText(s string) string { return s }
 
 // errorf is the one way in which an error reaches the user.
 func (p *program) errorf(format string, args ...any) {
-	fmt.Fprintf(p.stderr, "picket: %s\n", printable(p.redact(fmt.Sprintf(format, args...))))
+	p.notef("picket: "+format, args...)
+}
+
+// notef tells the user something on standard error.
+func (p *program) notef(format string, args ...any) {
+	text := p.redact(fmt.Sprintf(format, args...))
+	if p.term != nil {
+		p.term.Note(text)
+		return
+	}
+	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		fmt.Fprintln(p.stderr, printable(line))
+	}
 }
 
 // planned are words that later versions use as commands. They are not prompts,

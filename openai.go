@@ -76,14 +76,15 @@ type caller struct {
 	Who     string
 	Run     string // id of this process in the log
 
-	Chat  string // the owner's chat; an app's is named by "user"
-	Piped string // piped data that goes with the message
-	Steps int    // limit of model calls, 0 for the settings'
+	Chat  string  // the owner's chat; an app's is named by "user"
+	Piped string  // piped data that goes with the message
+	Steps int     // limit of model calls, 0 for the settings'
+	Allow []Grant // what the owner granted the turn beforehand
 
 	// Ask puts a question to the owner at this caller's own place; nil if there
 	// is none. Wait says whether a question may wait for an answer from
 	// elsewhere; without either a call that asks is declined at once.
-	Ask     func(ctx context.Context, card Card) termAnswer
+	Ask     func(ctx context.Context, card Card) (Answer, error)
 	AskText func(ctx context.Context, question string) (string, error)
 	Wait    bool
 
@@ -205,7 +206,7 @@ func (h *chatHandler) turn(w http.ResponseWriter, r *http.Request, c *caller, ch
 	q := newEventQueue()
 	mine := *c
 	if ask := c.Ask; ask != nil { // what was said before the question is shown before it
-		mine.Ask = func(ctx context.Context, card Card) termAnswer { q.drained(ctx); return ask(ctx, card) }
+		mine.Ask = func(ctx context.Context, card Card) (Answer, error) { q.drained(ctx); return ask(ctx, card) }
 	}
 	if ask := c.AskText; ask != nil {
 		mine.AskText = func(ctx context.Context, s string) (string, error) { q.drained(ctx); return ask(ctx, s) }

@@ -40,7 +40,10 @@ func (r *resolver) facts(p tools.Plan) tools.Facts {
 		Boxed: state.Boxed, NetBlocked: state.NetBlocked,
 		Paths:    make(map[string]tools.PathFact, len(p.Paths)),
 		Programs: make(map[string]tools.ProgramFact, len(p.Programs)),
-		Env:      r.box.EnvNames(),
+		Env:      map[string]bool{},
+	}
+	for name := range r.box.Env() {
+		f.Env[name] = true
 	}
 	for _, u := range p.Paths {
 		f.Paths[u.Name] = r.path(u.Name)

@@ -151,6 +151,9 @@ func (s *sandbox) State() boxState { return s.state }
 // Notes says what the settings asked for and could not be given, for doctor.
 func (s *sandbox) Notes() []string { return s.notes }
 
+// Roots returns the writable roots, absolute and resolved, the workspace first.
+func (s *sandbox) Roots() []string { return s.roots }
+
 // Env returns the environment that a child inherits, by name.
 func (s *sandbox) Env() map[string]string { return maps.Clone(s.env) }
 

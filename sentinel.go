@@ -22,7 +22,8 @@ import (
 // zero Sentinel refuses everything.
 type Sentinel struct {
 	tools     map[string]tools.Tool
-	policy    func() *Policy // re-read when a switch changes
+	policy    *Policy
+	mode      func() string // in force now; it can be switched
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
@@ -207,18 +208,14 @@ func (s *Sentinel) input(ctx context.Context, c *callState) Input {
 	return Input{
 		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels(),
 		Channel: t.Caller.Channel, Workspace: s.host.Workspace,
-		Grants:  s.approvals.Held(ctx, t.ID),
+		Mode: s.mode(), Grants: s.approvals.Held(ctx, t.ID),
 		URLSeen: c.hop || c.j.URL != "" && t.seen(c.args.String("url"), c.j.URL),
 	}
 }
 
 // vote is one decision of the policy.
 func (s *Sentinel) vote(ctx context.Context, c *callState) Decision {
-	var p *Policy
-	if s.policy != nil {
-		p = s.policy()
-	}
-	return p.Decide(s.input(ctx, c))
+	return s.policy.Decide(s.input(ctx, c))
 }
 
 // question asks the owner, where that can be done, and keeps what the answer
@@ -235,11 +232,19 @@ func (s *Sentinel) question(ctx context.Context, c *callState) (Answer, error) {
 		Card: card.Lines, Until: s.now().Add(s.timeout)}
 	c.t.Emit(Event{Type: "question", ID: c.id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
 	show := func(ctx context.Context) {
-		a := from.Ask(ctx, card)
+		a, err := from.Ask(ctx, card)
 		if ctx.Err() != nil {
 			return
 		}
-		if err := s.approvals.Answer(ctx, c.id, c.digest, Answer{Allow: a.Allow, Scope: a.Scope, By: "terminal", Reason: a.Reason}); err != nil {
+		if err != nil { // nobody can be asked here after all
+			s.debug("question %s: %v", c.id, err)
+			if from.Wait {
+				return
+			}
+			a = Answer{Reason: err.Error()}
+		}
+		a.By = "terminal"
+		if err := s.approvals.Answer(ctx, c.id, c.digest, a); err != nil {
 			s.debug("answer to %s: %v", c.id, err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"picket/tools"
 )
 
 // maxPiped bounds what is read from standard input.
@@ -117,13 +119,13 @@ func (a *app) send(ctx context.Context, m message) (TurnResult, error) {
 	if err != nil {
 		return TurnResult{}, err
 	}
-	v := &view{app: a, term: a.term.Terminal()}
+	v := &view{app: a, term: a.term.Streams()}
 	var res TurnResult
 	var end error
-	c := &caller{Channel: channelCLI, Who: whoOwner, Run: a.run, Chat: m.chat, Piped: m.piped, Steps: a.flags.steps,
+	c := &caller{Channel: channelCLI, Who: whoOwner, Run: a.run, Chat: m.chat, Piped: m.piped, Steps: a.flags.steps, Allow: a.allowed(),
 		Wait: a.flags.wait, Event: v.event, Done: func(r TurnResult, err error) { res, end = r, err }}
 	if a.term.CanAsk() {
-		c.Ask, c.AskText = a.term.Ask, a.term.AskText
+		c.Ask, c.AskText = a.term.Ask, a.askText
 	}
 	ctx, cancel := context.WithCancelCause(withCaller(ctx, c))
 	defer cancel(nil)
@@ -142,4 +144,177 @@ func (a *app) send(ctx context.Context, m message) (TurnResult, error) {
 		end = cause
 	}
 	return res, end
+}
+
+// askText puts a question of the model's to the owner.
+func (a *app) askText(ctx context.Context, question string) (string, error) {
+	a.term.Note("the model asks: " + question)
+	return a.term.ReadLine(ctx, "> ")
+}
+
+// ending reports how a task ended, and makes its exit code.
+func (a *app) ending(ctx context.Context, res TurnResult, err error) error {
+	code := error(nil)
+	if err == nil && res.Refused > 0 {
+		code = exitCode(exitRefused)
+	}
+	if a.flags.json {
+		a.lastEvent(res, err)
+	}
+	if err == nil {
+		err = code
+	}
+	return err
+}
+
+// lastEvent closes the list of --json.
+func (a *app) lastEvent(res TurnResult, err error) {
+	exit := exitDone
+	switch {
+	case err != nil:
+		exit = exitOf(err)
+		a.prog.printEvent(Event{Type: "error", Error: a.red.String(err.Error())})
+	case res.Refused > 0:
+		exit = exitRefused
+	}
+	a.prog.printEvent(Event{Type: "done", Exit: &exit})
+}
+
+// printEvent prints one event as a line of JSON.
+func (p *program) printEvent(e Event) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(e); err != nil {
+		return err
+	}
+	return p.print(b.String())
+}
+
+// allowed are the grants of the command line, for each turn of this run.
+func (a *app) allowed() []Grant {
+	var list []Grant
+	for _, key := range a.flags.allow {
+		list = append(list, Grant{Key: key, Scope: tools.Task, Who: whoOwner, Workspace: a.workspace, Labels: Labels{true, true}})
+	}
+	return list
+}
+
+// chat is "picket chat".
+func (p *program) chat(ctx context.Context, args []string) error {
+	f, words, err := p.parseTask(args)
+	if err != nil {
+		return p.helpOr(err)
+	}
+	if len(words) > 0 {
+		return usageErrorf("chat takes no prompt, but got %q", words[0])
+	}
+	if f.json {
+		return usageErrorf("chat is for people; --json goes with a prompt")
+	}
+	a, err := p.open(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	name, err := a.chatName(f)
+	if err != nil {
+		return err
+	}
+	p.notef("chat %s in %s; /help lists the commands", name, a.workspace)
+	for {
+		line, err := a.term.ReadLine(ctx, "> ")
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+			continue
+		case line == "/exit":
+			return nil
+		case strings.HasPrefix(line, "/"):
+			if err := a.slash(ctx, name, line); err != nil {
+				p.errorf("%v", err)
+			}
+			continue
+		}
+		turn, cancel := context.WithCancelCause(ctx)
+		_, err = a.send(turn, message{chat: name, text: line})
+		cancel(nil)
+		switch {
+		case errors.Is(err, errAudit), ctx.Err() != nil, errors.Is(err, errBrokenPipe):
+			return err
+		case err != nil:
+			p.errorf("%v", err)
+		}
+	}
+}
+
+const slashHelp = `/reset                begin the chat anew, without its labels
+/tainted              the labels of this chat, and where they came from
+/permissions          the grants that hold
+/revoke KEY           end a grant
+/forget-approvals     end all grants
+/tools                what the model can ask for
+/audit [N]            the last records
+/exit                 leave (Ctrl-D does too)
+`
+
+// slash runs one command of the owner's at the terminal. From anywhere else
+// such text is text.
+func (a *app) slash(ctx context.Context, name, line string) error {
+	verb, rest, _ := strings.Cut(line, " ")
+	rest = strings.TrimSpace(rest)
+	p := a.prog
+	switch verb {
+	case "/help":
+		return p.print(slashHelp)
+	case "/tools":
+		return p.toolsCommand(nil)
+	case "/permissions":
+		return codeError(cmdGrants(ctx, a.approvals, nil, p.stdout, p.stderr))
+	case "/revoke":
+		if rest == "" {
+			return errors.New("/revoke needs a key, as /permissions shows it")
+		}
+		return codeError(cmdGrants(ctx, a.approvals, []string{"revoke", rest}, p.stdout, p.stderr))
+	case "/forget-approvals":
+		return codeError(cmdGrants(ctx, a.approvals, []string{"clear"}, p.stdout, p.stderr))
+	case "/audit":
+		if rest == "" {
+			rest = "10"
+		}
+		return p.auditTable(ctx, a.folders.Data, []string{"-n", rest})
+	case "/reset", "/tainted":
+		return a.chatState(ctx, name, verb == "/reset")
+	}
+	return fmt.Errorf("there is no command %q; /help lists them", verb)
+}
+
+// chatState shows the labels of a chat, or begins it anew.
+func (a *app) chatState(ctx context.Context, name string, reset bool) (err error) {
+	c, err := a.chats.open(ctx, name, a.workspace, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if reset {
+		if err := a.log.Append(ctx, true, Record{Run: a.run, Chat: name, Channel: channelCLI, Body: resetRecord{}}); err != nil {
+			return err
+		}
+		return c.append(chatLine{Reset: true})
+	}
+	for _, l := range labelLines(c.Sources) {
+		if err := a.prog.print(printable(l) + "\n"); err != nil {
+			return err
+		}
+	}
+	if len(c.Sources) == 0 {
+		return a.prog.print("no labels\n")
+	}
+	return nil
 }

@@ -106,7 +106,9 @@ func (v *view) text(s string) {
 		return
 	}
 	v.rest()
-	v.app.term.Stream(s)
+	if err := v.app.term.Stream(s); err != nil {
+		v.stop(errBrokenPipe)
+	}
 }
 
 // event takes what happens besides the text.
@@ -169,15 +171,8 @@ func (v *view) rest() {
 	}
 }
 
-// emit prints one event as a line of JSON.
 func (v *view) emit(e Event) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
-		return // strings and numbers only
-	}
-	if err := v.app.prog.print(b.String()); err != nil {
+	if err := v.app.prog.printEvent(e); err != nil {
 		v.stop(err)
 	}
 }
@@ -189,9 +184,11 @@ func (v *view) finish(res TurnResult, err error) {
 	case v.app.flags.json:
 		v.emit(Event{Type: "usage", In: res.Usage.In, Out: res.Usage.Out})
 	case v.term:
-		v.app.term.EndStream()
+		if serr := v.app.term.EndStream(); serr != nil {
+			v.stop(errBrokenPipe)
+		}
 	case err == nil:
-		text := strings.TrimRight(v.reply.String(), "\n")
+		text := strings.Trim(v.reply.String(), "\n")
 		if text != "" {
 			text += "\n"
 		}
