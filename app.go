@@ -201,9 +201,10 @@ func (p *program) open(ctx context.Context, f taskFlags) (a *app, err error) {
 		}
 		return nil, err
 	}
+	opened := a
 	defer func() {
 		if err != nil {
-			a.close()
+			opened.close()
 		}
 	}()
 	if err := a.data(ctx); err != nil {
@@ -219,6 +220,7 @@ func (p *program) open(ctx context.Context, f taskFlags) (a *app, err error) {
 	for _, n := range a.cfg.Notes {
 		p.notef("%s", n)
 	}
+	a.term.Activity(a.choice.Why)
 	a.join()
 	return a, a.recordStart(ctx)
 }
@@ -288,16 +290,14 @@ func (a *app) recordStart(ctx context.Context) error {
 		return err
 	}
 	sum := sha256.Sum256(manifest)
-	origin := a.choice.Settings.BaseURL
-	if origin == "" {
-		origin = a.choice.Kind
+	origin := urlOrigin(a.choice.Settings.BaseURL)
+	if a.choice.Kind == "rehearsal" || a.choice.Kind == "script" {
+		origin = "built in"
 	}
 	return a.log.Append(ctx, true, Record{Run: a.run, Channel: channelCLI, Body: startRecord{
 		Version: versionLine(), Settings: settings, Tools: hex.EncodeToString(sum[:]), Sandbox: a.box.State().Line,
-		Model: a.model.Name(), Origin: urlOriginOr(origin), Workspace: a.workspace}})
+		Model: a.model.Name(), Origin: origin, Workspace: a.workspace}})
 }
-
-func urlOriginOr(s string) string { return cmp.Or(urlOrigin(s), s) }
 
 // debugf tells the owner the exact error that others get a short word for.
 func (a *app) debugf(format string, args ...any) { a.prog.errorf(format, args...) }

@@ -31,13 +31,7 @@ func (s *Sentinel) refuse(ctx context.Context, c *callState, step, why string) R
 	if len(c.d.Reasons) == 0 || step == stepArguments || step == stepGuard || step == stepRepeat {
 		c.d.Reasons = []string{why}
 	}
-	summary := c.j.Summary
-	if summary == "" {
-		summary = c.call.Function.Name
-	}
-	if c.tool.Name == "" || c.j.Summary == "" { // not yet announced
-		c.t.Emit(Event{Type: "call", ID: c.id, Tool: c.call.Function.Name, Summary: s.redact(summary)})
-	}
+	s.announce(c)
 	c.t.Emit(Event{Type: "result", ID: c.id, OK: new(bool), Verdict: "deny", Error: s.redact(why)})
 	if err := s.recordDecision(ctx, c, Deny); err != nil {
 		return s.logFailed(c, err)
@@ -48,6 +42,19 @@ func (s *Sentinel) refuse(ctx context.Context, c *callState, step, why string) R
 		return Result{Text: s.redact(text)}
 	}
 	return Result{Text: s.redact(text), Refused: true, Declined: step == stepRepeat}
+}
+
+// announce tells once what is asked for.
+func (s *Sentinel) announce(c *callState) {
+	if c.said {
+		return
+	}
+	c.said = true
+	summary := c.j.Summary
+	if summary == "" {
+		summary = c.call.Function.Name
+	}
+	c.t.Emit(Event{Type: "call", ID: c.id, Tool: c.call.Function.Name, Summary: s.redact(summary), Risk: c.j.Risk.String()})
 }
 
 // decline ends a call that was asked about and not allowed.

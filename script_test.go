@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,27 +26,25 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// need skips a test, saying what to install; where everything is required it
-// fails instead.
-func need(t *testing.T, programs ...string) {
+// need skips a test that cannot run here, or fails it where all must run. what
+// says what to install.
+func need(t *testing.T, ok bool, what string) {
 	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			install := map[string]string{"bwrap": "bubblewrap"}[p]
-			if install == "" {
-				install = p
-			}
-			skipOrFail(t, fmt.Sprintf("%s is not installed (install the package %q)", p, install))
-		}
+	switch {
+	case ok:
+	case os.Getenv("PICKET_TEST_REQUIRE") == "all":
+		t.Fatal("needs " + what)
+	default:
+		t.Skip("needs " + what)
 	}
 }
 
-func skipOrFail(t *testing.T, why string) {
+func needProgram(t *testing.T, names ...string) {
 	t.Helper()
-	if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-		t.Fatal(why)
+	for _, name := range names {
+		_, err := exec.LookPath(name)
+		need(t, err == nil, name+" (install the package "+cmp.Or(map[string]string{"bwrap": "bubblewrap", "sha256sum": "coreutils"}[name], name)+")")
 	}
-	t.Skip(why)
 }
 
 // picketBinary is a path at which the test binary runs as picket.
@@ -238,7 +237,7 @@ func (s *script) line(l string) error {
 	}
 	switch w[0] {
 	case "need":
-		need(s.t, w[1:]...)
+		needProgram(s.t, w[1:]...)
 	case "env":
 		s.env = append(s.env, w[1:]...)
 	case "cd":
@@ -259,7 +258,7 @@ func (s *script) line(l string) error {
 		}
 		return s.exec(code, w[2:])
 	case "stdout", "stderr":
-		return match(*s.output(w[0]), arg(1), not)
+		return matchPattern(*s.output(w[0]), arg(1), not)
 	case "empty":
 		if out := *s.output(arg(1)); len(out) > 0 {
 			return fmt.Errorf("%s is not empty", arg(1))
@@ -277,7 +276,7 @@ func (s *script) line(l string) error {
 		if err != nil {
 			return err
 		}
-		return match(data, arg(1), not)
+		return matchPattern(data, arg(1), not)
 	case "exists":
 		_, err := os.Lstat(s.path(arg(1)))
 		if not != errors.Is(err, os.ErrNotExist) {
@@ -300,7 +299,7 @@ func (s *script) output(name string) *[]byte {
 	return nil
 }
 
-func match(data []byte, pattern string, not bool) error {
+func matchPattern(data []byte, pattern string, not bool) error {
 	re, err := regexp.Compile("(?m)" + pattern)
 	if err != nil {
 		return err

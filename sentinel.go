@@ -65,6 +65,7 @@ type callState struct {
 	started time.Time
 
 	hop     bool // a redirect of an approved fetch
+	said    bool // the call was announced
 	decided bool // the decision record is written, or could not be
 	running bool // and the tool was started
 }
@@ -90,7 +91,7 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 	if t.declined[c.key()] {
 		return s.refuse(ctx, c, stepRepeat, "the same call was declined before in this turn")
 	}
-	t.Emit(Event{Type: "call", ID: c.id, Tool: c.tool.Name, Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String()})
+	s.announce(c)
 	if refused, done := s.decide(ctx, c); done {
 		return refused
 	}
