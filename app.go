@@ -216,7 +216,7 @@ func (p *program) open(ctx context.Context, f taskFlags) (a *app, err error) {
 	a.term = newTerminal(termOptions{Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr, Getenv: os.Getenv, Quiet: f.quiet,
 		Redact: a.red, TryLock: a.tryTerminalLock})
 	p.term = a.term
-	a.closers = append(a.closers, func() error { a.term.Close(); return nil })
+	a.closers = append(a.closers, func() error { p.term = nil; a.term.Close(); return nil })
 	for _, n := range a.cfg.Notes {
 		p.notef("%s", n)
 	}

@@ -248,7 +248,7 @@ func (h *chatHandler) turn(w http.ResponseWriter, r *http.Request, c *caller, ch
 			break
 		}
 	}
-	if q.err != nil {
+	if q.err != nil && c.Done == nil {
 		h.debug("turn %s: %v", t.ID, q.err)
 	}
 	out.end(q.result, q.err)

@@ -341,10 +341,10 @@ func (c *callState) labels() []chatLabel {
 	if len(c.j.Egress.Hosts) > 0 {
 		source += " " + strings.Join(c.j.Egress.Hosts, " ")
 	}
-	if c.j.ReadsPrivate || c.tool.ReadsPrivateData {
+	if c.j.ReadsPrivate {
 		out = append(out, chatLabel{"private", source})
 	}
-	if c.j.ReadsUntrusted || c.tool.ReadsUntrusted {
+	if c.j.ReadsUntrusted {
 		out = append(out, chatLabel{"untrusted", source})
 	}
 	return out
