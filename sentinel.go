@@ -65,6 +65,7 @@ type callState struct {
 	started time.Time
 
 	hop     bool // a redirect of an approved fetch
+	asked   int  // questions so far
 	said    bool // the call was announced
 	decided bool // the decision record is written, or could not be
 	running bool // and the tool was started
@@ -229,7 +230,12 @@ func (s *Sentinel) question(ctx context.Context, c *callState) (Answer, error) {
 	in := s.input(ctx, c)
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
 		Labels: labelLines(c.t.Chat.Sources), Change: s.change(c), Redact: s.redact})
-	q := Question{ID: c.id, Chat: c.t.Chat.Name, Channel: from.Channel, Digest: c.digest, Offered: card.Offered,
+	c.asked++
+	id := c.id
+	if c.asked > 1 { // what is asked is not what was asked before
+		id += fmt.Sprintf("-%d", c.asked)
+	}
+	q := Question{ID: id, Chat: c.t.Chat.Name, Channel: from.Channel, Digest: c.digest, Offered: card.Offered,
 		Card: card.Lines, Until: s.now().Add(s.timeout)}
 	c.t.Emit(Event{Type: "question", ID: c.id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
 	show := func(ctx context.Context) {
@@ -245,13 +251,13 @@ func (s *Sentinel) question(ctx context.Context, c *callState) (Answer, error) {
 			a = Answer{Reason: err.Error()}
 		}
 		a.By = "terminal"
-		if err := s.approvals.Answer(ctx, c.id, c.digest, a); err != nil {
+		if err := s.approvals.Answer(ctx, id, c.digest, a); err != nil {
 			s.debug("answer to %s: %v", c.id, err)
 		}
 	}
 	if from.Ask == nil {
 		show = nil
-		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+c.id+")")
+		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
 	if err == nil && a.Allow && a.Scope > tools.Once {
