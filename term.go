@@ -22,21 +22,6 @@ import (
 // picket is not in its foreground.
 var errNoTerminal = errors.New("there is no terminal to ask on")
 
-// A Card is a question as the owner sees it. Lines are made safe to show here,
-// whatever they hold. Offered are the scopes that may be given; denying always
-// can be.
-type Card struct {
-	Lines   []string
-	Offered []tools.Scope
-}
-
-// An Answer is the owner's to a Card. The zero Answer denies.
-type Answer struct {
-	Allow  bool
-	Scope  tools.Scope
-	Reason string // of a denial, if the owner gave one
-}
-
 // The letters of the scopes, in their order.
 const scopeLetters = "otsha"
 
@@ -218,14 +203,8 @@ func (t *terminal) Activity(line string) {
 	}
 }
 
-// Error writes a failure to stderr, and on lines of their own what to do.
-func (t *terminal) Error(err error, hints ...string) {
-	lines := []string{"picket: " + printableText(t.opt.Redact.String(err.Error()))}
-	for _, h := range hints {
-		lines = append(lines, "  "+t.safe(h))
-	}
-	t.line(strings.Join(lines, "\n"))
-}
+// Note writes what the user has to know to stderr, also when quiet.
+func (t *terminal) Note(text string) { t.line(printableText(t.opt.Redact.String(text))) }
 
 func (t *terminal) line(safe string) {
 	t.do(context.Background(), func() {
@@ -567,7 +546,7 @@ type readLine struct {
 	err  error
 }
 
-const maxLine = 1 << 20
+const maxTyped = 1 << 20
 
 func newLineReader(src io.Reader) *lineReader {
 	return &lineReader{src: src, buf: bufio.NewReader(src), got: make(chan readLine, 1)}
@@ -596,7 +575,7 @@ func (l *lineReader) read() readLine {
 	var line []byte
 	for {
 		part, err := l.buf.ReadSlice('\n')
-		if line = append(line, part...); len(line) > maxLine {
+		if line = append(line, part...); len(line) > maxTyped {
 			return readLine{"", errors.New("the line is longer than 1 MiB")}
 		}
 		if err == nil || err == io.EOF && len(line) > 0 {
