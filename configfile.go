@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/mail"
 	"net/netip"
 	"net/url"
@@ -21,7 +20,6 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
-	"golang.org/x/net/idna"
 )
 
 // A byteSize is a number of bytes, in a settings file also a text such as
@@ -163,13 +161,12 @@ func (r *settingsReader) read(v reflect.Value, tag reflect.StructTag, key string
 			_, _, err = r.token(key) // the closing bracket
 		}
 		return err
-	case string:
-		duration, size := v.Type() == reflect.TypeFor[time.Duration](), v.Type() == reflect.TypeFor[byteSize]()
-		if v.Kind() != reflect.String && !duration && !size || setFromText(v, tok) != nil {
+	case string: // also of a duration or size, whose kind is Int64
+		if v.Kind() != reflect.String && v.Kind() != reflect.Int64 || setFromText(v, tok) != nil {
 			return wrong()
 		}
 	case json.Number:
-		size := v.Type() == reflect.TypeFor[byteSize]()
+		_, size := v.Interface().(byteSize)
 		if v.Kind() != reflect.Int && v.Kind() != reflect.Float64 && !size || setFromText(v, tok.String()) != nil {
 			return wrong()
 		}
@@ -487,8 +484,7 @@ var textChecks = map[string]func(string) error{
 		return nil
 	},
 	"hostPort": func(s string) error {
-		host, port, err := net.SplitHostPort(s)
-		if n, e := strconv.ParseUint(port, 10, 16); s != "" && (err != nil || e != nil || n == 0 || host == "") {
+		if u, err := url.Parse("x://" + s); s != "" && (err != nil || u.Host != s || u.Hostname() == "" || !portForm.MatchString(u.Port())) {
 			return fmt.Errorf("%q is no HOST:PORT", s)
 		}
 		return nil
@@ -500,12 +496,9 @@ var textChecks = map[string]func(string) error{
 		return nil
 	},
 	"loopback": func(s string) error {
-		host, port, err := net.SplitHostPort(s)
-		if _, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil {
-			return fmt.Errorf("%q is no HOST:PORT", s)
-		}
-		if a, err := netip.ParseAddr(host); err != nil && host != "localhost" || err == nil && (!a.IsLoopback() || a.Is4In6() || a.Zone() != "") {
-			return fmt.Errorf("%q is no loopback address: picket listens on 127.0.0.1, [::1] or localhost only", s)
+		a, err := netip.ParseAddrPort(strings.Replace(s, "localhost:", "127.0.0.1:", 1))
+		if err != nil || !a.Addr().IsLoopback() || a.Addr().Is4In6() || a.Addr().Zone() != "" {
+			return fmt.Errorf("%q is no loopback address: picket listens on 127.0.0.1, [::1] or localhost and a port only", s)
 		}
 		return nil
 	},
@@ -518,6 +511,8 @@ func checkHeaderValue(s string) error {
 	}
 	return nil
 }
+
+var portForm = regexp.MustCompile(`^[1-9][0-9]{0,4}$`)
 
 var hostLabel = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
@@ -532,10 +527,7 @@ func checkHostPattern(s string) error {
 	labels := strings.Split(host, ".")
 	for _, l := range labels {
 		if !hostLabel.MatchString(l) {
-			if ascii, err := idna.Lookup.ToASCII(host); err == nil && ascii != host && ascii != "" {
-				return fmt.Errorf("write %q as %q", s, strings.TrimSuffix(s, host)+ascii)
-			}
-			return fmt.Errorf("%q is no host, and no *.DOMAIN", s)
+			return fmt.Errorf("%q is no host, and no *.DOMAIN, in small ASCII letters", s)
 		}
 	}
 	if wild && len(labels) < 2 {

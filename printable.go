@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -137,8 +136,8 @@ func (p *printer) shows(r rune) bool {
 // first, and what it stands for beside it where that differs.
 func hostShown(host string) string {
 	name, port := host, ""
-	if h, p, err := net.SplitHostPort(host); err == nil && !strings.Contains(h, ":") {
-		name, port = h, ":"+p
+	if i := strings.IndexByte(host, ':'); i > 0 {
+		name, port = host[:i], host[i:]
 	}
 	ascii := name
 	if a, err := idna.Lookup.ToASCII(name); err == nil && !strings.Contains(name, "xn--") && !strings.Contains(name, "_") {
