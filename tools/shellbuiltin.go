@@ -194,18 +194,19 @@ func (p *shellParser) checkVariables() {
 // guess adds what may be commands in text that was not understood. It leaves out
 // nothing that looks like a program's name at the start of a command.
 func (p *shellParser) guess(text string) {
-	unquote := strings.NewReplacer(`'`, "", `"`, "", `\`, "")
+	unquote := strings.NewReplacer("'", "", `"`, "", `\`, "")
 	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(";&|\n\r(){}`<>", r) }) {
 		var words []Word
 		for _, f := range strings.Fields(part) {
 			t := unquote.Replace(f)
-			if t == "" || len(words) == 0 && (isKeyword(t) || strings.ContainsAny(t, "=$")) {
-				continue
+			switch {
+			case len(words) == 0 && (isKeyword(t) || slices.Contains([]string{"", "builtin", "command", "eval", "time", "trap"}, t) || strings.ContainsAny(t, "=$")):
+			default:
+				words = append(words, Word{Raw: f, Text: t, Const: true})
 			}
-			words = append(words, Word{Raw: f, Text: t, Const: true})
 		}
 		if len(words) > 0 {
-			p.out.Commands = append(p.out.Commands, Simple{Words: words, Maybe: true})
+			p.out.Commands = append(p.out.Commands, Simple{Words: words, Maybe: true, Scope: p.scope})
 		}
 	}
 }

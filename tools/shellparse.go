@@ -641,7 +641,7 @@ func (p *shellParser) trailing(first int) {
 
 // simple reads a simple command.
 func (p *shellParser) simple() {
-	n := len(p.out.Commands)
+	n, start := len(p.out.Commands), p.pos
 	p.out.Commands = append(p.out.Commands, Simple{Subst: p.subst, Maybe: p.maybe, Repeats: p.repeats, Scope: p.scope})
 	words, redirs, assigns := len(p.words), len(p.redirs), len(p.assigns)
 	for p.blanks(); !p.dead; p.blanks() {
@@ -686,6 +686,7 @@ func (p *shellParser) simple() {
 	case len(s.Words) > 0:
 		if why := opaqueBuiltin(s.Words, len(s.Redirs) > 0); why != "" {
 			p.note(why)
+			p.guess(p.src[start:min(p.pos, len(p.src))])
 		}
 	case len(s.Redirs)+len(s.Assigns) == 0:
 		p.stop("does not parse as shell")
