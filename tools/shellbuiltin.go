@@ -138,24 +138,26 @@ func (p *shellParser) checkSpecial(name string) {
 	}
 }
 
+// testOperands notes the variables that test gets unquoted: with a text for a
+// value they could be the operator that evaluates.
+func (p *shellParser) testOperands(words []Word) {
+	for len(words) > 1 && (words[0].Text == "command" || words[0].Text == "time" || words[0].Text == "-p" || words[0].Text == "--") {
+		words = words[1:]
+	}
+	if words[0].Text != "[" && words[0].Text != "test" {
+		return
+	}
+	for _, w := range words {
+		if w.Fields && !w.number && w.Var != "" {
+			p.arith = append(p.arith, w.Var)
+		}
+	}
+}
+
 // checkVariables makes the script opaque unless each variable that it evaluates as
 // arithmetic, or passes to test unquoted, is given only numbers, and by nothing
 // but the script.
 func (p *shellParser) checkVariables() {
-	for _, c := range p.out.Commands {
-		words := c.Words
-		for len(words) > 1 && (words[0].Text == "command" || words[0].Text == "time" || words[0].Text == "-p") {
-			words = words[1:]
-		}
-		if len(words) == 0 || words[0].Text != "[" && words[0].Text != "test" {
-			continue
-		}
-		for _, w := range words {
-			if w.Fields && !w.number && w.Var != "" {
-				p.arith = append(p.arith, w.Var)
-			}
-		}
-	}
 	if len(p.arith) == 0 {
 		return
 	}
