@@ -135,6 +135,7 @@ func newSandbox(cfg sandboxConfig) (*sandbox, error) {
 			return nil, fmt.Errorf("%q lies in %q, which no tool may touch", p, h)
 		}
 	}
+	slices.SortFunc(s.shares, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	s.findBox()
 	s.env = s.childEnv(os.Environ())
 	for _, h := range s.hide {
@@ -369,10 +370,10 @@ func (h *headTail) Bytes() []byte {
 // A job is one started child with everything that it starts.
 type job struct {
 	cmd  *exec.Cmd
-	held func() error // called after the start; the child runs nothing before it returns
-	term func()       // asks the child's processes to end
-	kill func()       // ends the child
-	gone func() error // ends whatever is left, and waits for it
+	held func(context.Context) error // called after the start; the child runs nothing before it returns
+	term func()                      // asks the child's processes to end
+	kill func()                      // ends the child
+	gone func() error                // ends whatever is left, and waits for it
 }
 
 // run starts the job and returns once nothing of it is left. The exit status
@@ -384,8 +385,8 @@ func (j *job) run(ctx context.Context, c tools.Command, filter func(io.Writer) i
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	stdout, stderr := newOutput(c.OutputMax, filter), newOutput(c.OutputMax, filter)
 	err := errors.Join(stdout.open(), stderr.open())
 	if err == nil {
@@ -402,7 +403,7 @@ func (j *job) run(ctx context.Context, c tools.Command, filter func(io.Writer) i
 	}
 	go stdout.copy()
 	go stderr.copy()
-	if err = j.held(); err != nil {
+	if err = j.held(limited); err != nil {
 		res.Err = err.Error()
 		j.kill()
 	}
@@ -410,12 +411,9 @@ func (j *job) run(ctx context.Context, c tools.Command, filter func(io.Writer) i
 	go func() { j.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-ctx.Done():
-		res.Stopped = true
-	case <-timer.C:
-		res.TimedOut = true
-	}
-	if res.Stopped || res.TimedOut {
+	case <-limited.Done():
+		res.Stopped = ctx.Err() != nil
+		res.TimedOut = !res.Stopped
 		j.term()
 		select {
 		case <-done:
@@ -511,7 +509,7 @@ func (s *sandbox) execPlain(ctx context.Context, c tools.Command) tools.ExecResu
 		return refuse("there is no program %q", argv[0])
 	}
 	mark := newMark()
-	j := &job{held: func() error { return nil }}
+	j := &job{held: func(context.Context) error { return nil }}
 	j.cmd = &exec.Cmd{Path: program, Args: argv, Dir: s.roots[0], SysProcAttr: ownSession(),
 		Env: s.environ(c.Env, "PICKET_SANDBOX=off", mark)}
 	j.term = func() { endGroup(j.cmd.Process.Pid, false) }

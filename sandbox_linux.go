@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -194,7 +195,7 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 	}
 	gitMounts(m, c, repos)
 	if c.Network || s.box.without["--unshare-net"] {
-		m.addResolver()
+		m.addResolver("/etc/resolv.conf")
 	}
 	for _, h := range s.hide { // after all that could uncover it
 		above, ok := m.above(h)
@@ -252,11 +253,11 @@ func (m mountSet) above(p string) (mount, bool) {
 	return mount{}, false
 }
 
-// addResolver makes readable what /etc/resolv.conf leads to beyond /etc: the
+// addResolver makes readable what the resolver's settings lead to beyond /etc: the
 // file alone, since a service's socket beside it could be connected to.
-func (m mountSet) addResolver() {
-	at := "/etc/resolv.conf"
-	src, err := filepath.EvalSymlinks(at)
+func (m mountSet) addResolver(conf string) {
+	at := conf
+	src, err := filepath.EvalSymlinks(conf)
 	for range 10 {
 		target, linkErr := os.Readlink(at)
 		if err != nil || linkErr != nil {
@@ -473,20 +474,27 @@ func (h *holder) pipes(p *boxPlan, script []byte) error {
 // held waits for the box, sets its limits and lets it run. The first process
 // of the box waits on the block descriptor once everything is mounted, so
 // that its number cannot have been taken by another.
-func (h *holder) held() error {
+func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.given {
 		f.Close()
 	}
 	h.status.SetReadDeadline(time.Now().Add(10 * time.Second))
+	defer context.AfterFunc(ctx, func() { h.status.SetReadDeadline(time.Unix(1, 0)) })()
 	var first struct {
 		Pid int `json:"child-pid"`
 	}
-	if err := h.events.Decode(&first); err != nil || first.Pid <= 0 {
+	if err := h.events.Decode(&first); err != nil || first.Pid <= 1 {
 		return errors.New("bubblewrap made no box")
 	}
 	fd, _, errno := syscall.RawSyscall(sysPidfdOpen, uintptr(first.Pid), 0, 0)
 	if errno != 0 {
 		return fmt.Errorf("pidfd_open: %v", errno)
+	}
+	// What is limited and ended below must be bubblewrap's child, whatever was
+	// said: nothing else may come to harm.
+	if parentOf(strconv.Itoa(first.Pid)) != h.job.cmd.Process.Pid || pollFD(int(fd), 0) {
+		syscall.Close(int(fd))
+		return errors.New("bubblewrap made no box")
 	}
 	h.pid, h.pidfd = first.Pid, int(fd)
 	for _, l := range limits {
@@ -649,13 +657,9 @@ func marked(mark string) []int {
 		if err != nil {
 			continue
 		}
-		// pid (name) state ppid …; the name may hold anything
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if err != nil || len(f) < 2 || f[0] == "Z" {
+		if parent[pid] = parentOf(e.Name()); parent[pid] < 0 {
 			continue
 		}
-		parent[pid], _ = strconv.Atoi(f[1])
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
 		is[pid] = slices.Contains(strings.Split(string(env), "\x00"), mark)
 	}
@@ -669,6 +673,20 @@ func marked(mark string) []int {
 		}
 	}
 	return out
+}
+
+// parentOf returns the parent of a process, -1 if it is gone or a zombie.
+func parentOf(pid string) int {
+	stat, _ := os.ReadFile("/proc/" + pid + "/stat") // pid (name) state ppid …; the name may hold anything
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(f) < 2 || f[0] == "Z" {
+		return -1
+	}
+	ppid, err := strconv.Atoi(f[1])
+	if err != nil {
+		return -1
+	}
+	return ppid
 }
 
 // setCloexec marks every descriptor from 3 on, faster than one by one.
