@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"picket/tools"
 )
@@ -21,9 +22,10 @@ import (
 const (
 	maxRepos     = 64
 	maxGitDirs   = 512       // folders in which a repository is looked for
-	maxGitFiles  = 50_000    // files of repositories compared after a call that may write them
 	maxIndexSize = 128 << 20 // bytes
 )
+
+var maxGitFiles = 50_000 // of repositories, compared after a call that may write them
 
 // A gitRepo is a repository, or what git would take for one, that git on the
 // host could come to read.
@@ -249,7 +251,7 @@ func gitSnapshot(repos []gitRepo) map[string]string {
 		}
 		filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 			if left--; left < 0 {
-				seen[dir+" (too large to compare)"] = ""
+				seen[dir+" (too large to compare)"] = time.Now().String() // never the same
 				return filepath.SkipAll
 			}
 			if err != nil {

@@ -522,6 +522,23 @@ func (s *sandbox) execPlain(ctx context.Context, c tools.Command) tools.ExecResu
 	return res
 }
 
+// failureNotes says what a failed call lacked, if its output shows it.
+func (s *sandbox) failureNotes(c tools.Command, res tools.ExecResult) []string {
+	text := strings.ToLower(string(res.Stdout) + string(res.Stderr))
+	has := func(signs ...string) bool {
+		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
+	}
+	var notes []string
+	if res.Exit != 0 && !c.Network && s.state.NetBlocked && has("could not resolve", "couldn't resolve", "name or service not known",
+		"name resolution", "network is unreachable", "enotfound", "eai_again", "enetunreach", "no such host") {
+		notes = append(notes, "this call had no network; a call with network=true asks for it")
+	}
+	if res.Exit != 0 && !c.GitWrite && !c.GitConfig && has("read-only file system", "resource busy") && has(".git") {
+		notes = append(notes, "the repository is read-only in this call; a line of nothing but git commands may write it")
+	}
+	return notes
+}
+
 // Exec starts a child and returns once it, and everything that it started, is
 // gone. It must not be called from a goroutine that is locked to its thread and
 // ends before it returns.

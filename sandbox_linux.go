@@ -407,7 +407,7 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	h.job.held, h.job.term, h.job.kill, h.job.gone = h.held, h.term, h.kill, h.gone
 	res = h.job.run(ctx, c, s.cfg.Filter)
 	h.result(&res)
-	res.Notes = append(res.Notes, s.gitNotes(c, repos, before)...)
+	res.Notes = slices.Concat(res.Notes, s.failureNotes(c, res), s.gitNotes(c, repos, before))
 	return res
 }
 
@@ -471,6 +471,9 @@ func (h *holder) pipes(p *boxPlan, script []byte) error {
 	return nil
 }
 
+// boxStart is how long bubblewrap may take to make a box.
+var boxStart = 10 * time.Second
+
 // held waits for the box, sets its limits and lets it run. The first process
 // of the box waits on the block descriptor once everything is mounted, so
 // that its number cannot have been taken by another.
@@ -478,7 +481,7 @@ func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.given {
 		f.Close()
 	}
-	h.status.SetReadDeadline(time.Now().Add(10 * time.Second))
+	h.status.SetReadDeadline(time.Now().Add(boxStart))
 	defer context.AfterFunc(ctx, func() { h.status.SetReadDeadline(time.Unix(1, 0)) })()
 	var first struct {
 		Pid int `json:"child-pid"`
@@ -553,6 +556,7 @@ func (h *holder) result(res *tools.ExecResult) {
 	var last struct {
 		Exit *int `json:"exit-code"`
 	}
+	h.status.SetReadDeadline(time.Now().Add(endGrace)) // bubblewrap is gone, and with it the other end
 	if h.released && h.events.Decode(&last) == nil && last.Exit != nil {
 		res.Started, res.Exit = true, *last.Exit
 		return

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,10 +42,11 @@ func TestBoxAsPlainUser(t *testing.T) {
 	}
 	cmd := exec.Command(self, "-test.run=^TestBox", "-test.v", "-test.timeout=120s")
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir + "/home",
+	cmd.Env = []string{"PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir + "/home",
 		"TMPDIR=" + dir + "/home", "LANG=C.UTF-8", "PICKET_TEST_REQUIRE=" + os.Getenv("PICKET_TEST_REQUIRE")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestBoxCapabilities")) {
 		t.Fatalf("as a plain user: %v\n%s", err, out)
 	}
@@ -145,13 +147,24 @@ func tree(t *testing.T, dir string) string {
 			content, _ = os.ReadFile(p)
 		}
 		target, _ := os.Readlink(p)
-		fmt.Fprintf(&b, "%s %v %q %s\n", p, fi.Mode(), content, target)
+		fmt.Fprintf(&b, "%s %v %x %s\n", p, fi.Mode(), sha256.Sum256(content), target)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// unchanged fails the test if a folder is not as it was.
+func unchanged(t *testing.T, what, dir, before string) {
+	t.Helper()
+	after := tree(t, dir)
+	for line := range strings.Lines(before + after) {
+		if !strings.Contains(before, line) || !strings.Contains(after, line) {
+			t.Errorf("%s: the host changed: %s", what, line)
+		}
+	}
 }
 
 func write(t testing.TB, p, content string) {
@@ -245,9 +258,7 @@ func TestBoxHiddenFolder(t *testing.T) {
 	}
 	os.Remove(s.roots[0] + "/a/file") // rm -r may have got that far
 	write(t, s.roots[0]+"/a/file", "")
-	if after := tree(t, s.roots[0]); after != before {
-		t.Errorf("the host changed:\n%s\n%s", before, after)
-	}
+	unchanged(t, got, s.roots[0], before)
 	if p, ok := s.see(data + "/vault.enc"); ok {
 		t.Errorf("seen: %s", p)
 	}
@@ -508,6 +519,15 @@ func TestBoxNeverRanIsNotExitOne(t *testing.T) {
 		if res := exec("/bin/sh", "-c", line); !res.Started || res.Err != "" || res.Exit != want {
 			t.Errorf("%q: %+v", line, res)
 		}
+	}
+}
+
+func TestBoxOutlivesTheWaitForItsStart(t *testing.T) {
+	s := testBox(t, nil)
+	defer func(d time.Duration) { boxStart = d }(boxStart)
+	boxStart = time.Second
+	if res := in(t, s, sh("sleep 1.2; exit 5")); res.Exit != 5 {
+		t.Errorf("%+v", res)
 	}
 }
 
