@@ -83,32 +83,28 @@ func newSandbox(cfg sandboxConfig) (*sandbox, error) {
 			s.home = filepath.Clean(home)
 		}
 	}
-	for i, given := range append([]string{cfg.Workspace}, cfg.ExtraRoots...) {
-		p, err := resolvePath(given)
-		if err != nil {
-			return nil, err
-		}
-		if fi, err := os.Stat(p); err != nil || !fi.IsDir() {
-			return nil, fmt.Errorf("%q is not a folder", given)
-		}
-		if err := s.addRoot(given, p, i > 0); err != nil {
-			return nil, err
-		}
-	}
-	for _, given := range cfg.Writable {
-		if p, ok := s.optional("writable", given); ok {
-			if err := s.addRoot(given, p, true); err != nil {
+	for i, list := range [][]string{{cfg.Workspace}, cfg.ExtraRoots, cfg.Writable, cfg.ReadOnly} {
+		for _, given := range list {
+			p, err := resolvePath(given)
+			fi, statErr := os.Stat(p)
+			switch why := s.tooWide(p); {
+			case i > 1 && err != nil:
+				s.notes = append(s.notes, fmt.Sprintf("the sandbox is to hold %q: %v", given, err))
+				continue
+			case err != nil:
 				return nil, err
-			}
-		}
-	}
-	for _, given := range cfg.ReadOnly {
-		if p, ok := s.optional("read_only", given); ok {
-			if why := s.tooWide(p); why != "" {
+			case i < 2 && (statErr != nil || !fi.IsDir()):
+				return nil, fmt.Errorf("%q is not a folder", given)
+			case why != "":
 				return nil, fmt.Errorf("%q cannot be given to a sandbox: %s", given, why)
+			case i < 3:
+				s.roots = append(s.roots, p)
+			default:
+				s.readOnly = append(s.readOnly, p)
 			}
-			s.readOnly = append(s.readOnly, p)
-			s.share(given, p)
+			if i > 0 {
+				s.share(given, p)
+			}
 		}
 	}
 	for _, given := range cfg.Hide {
@@ -165,25 +161,6 @@ func (s *sandbox) environ(add map[string]string, fixed ...string) []string {
 		out = append(out, name+"="+env[name])
 	}
 	return append(out, fixed...) // the last of two entries wins
-}
-
-func (s *sandbox) addRoot(given, p string, share bool) error {
-	if why := s.tooWide(p); why != "" {
-		return fmt.Errorf("%q cannot be given to a sandbox: %s", given, why)
-	}
-	if share {
-		s.share(given, p)
-	}
-	s.roots = append(s.roots, p)
-	return nil
-}
-
-func (s *sandbox) optional(setting, given string) (string, bool) {
-	p, err := resolvePath(given)
-	if err != nil {
-		s.notes = append(s.notes, fmt.Sprintf("sandbox.%s: %v", setting, err))
-	}
-	return p, err == nil
 }
 
 // share remembers that a path below home is also seen below the box's HOME, so
@@ -352,16 +329,16 @@ func (h *headTail) Bytes() []byte {
 		return append(slices.Clip(h.head), tail...)
 	}
 	head := h.head
-	for i := 1; i < utf8.UTFMax && i <= len(head); i++ {
-		if c := head[len(head)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(head[len(head)-i:]) {
-				head = head[:len(head)-i]
-			}
+	for range utf8.UTFMax - 1 {
+		if r, n := utf8.DecodeLastRune(head); r != utf8.RuneError || n != 1 {
 			break
 		}
+		head = head[:len(head)-1]
 	}
-	for i := 0; i < utf8.UTFMax-1 && len(tail) > 0 && !utf8.RuneStart(tail[0]); i++ {
-		tail = tail[1:]
+	for range utf8.UTFMax - 1 {
+		if len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+			tail = tail[1:]
+		}
 	}
 	cut := fmt.Sprintf("\n[%d bytes left out]\n", h.size-int64(len(head)+len(tail)))
 	return slices.Concat(head, []byte(cut), tail)

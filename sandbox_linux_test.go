@@ -40,7 +40,8 @@ func TestBoxAsPlainUser(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(dir+"/home", 0o700), os.Chown(dir+"/home", nobody, nobody)); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run=^TestBox", "-test.v", "-test.timeout=120s")
+	cmd := exec.Command(self, "-test.run=^TestBox", "-test.v",
+		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf/before", "-test.timeout=120s")
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir + "/home",
 		"TMPDIR=" + dir + "/home", "LANG=C.UTF-8", "PICKET_TEST_REQUIRE=" + os.Getenv("PICKET_TEST_REQUIRE")}
@@ -565,7 +566,7 @@ func TestBoxEndsEverything(t *testing.T) {
 			}
 			os.Remove(ws + "/beat")
 			c := sh(daemon + "echo before; sleep 300 & wait")
-			c.Timeout = time.Second
+			c.Timeout = 500 * time.Millisecond
 			if res := in(t, s, c); !res.TimedOut || res.Stopped || string(res.Stdout) != "before\n" || beats(t, ws+"/beat") {
 				t.Errorf("time limit: %+v", res)
 			}
