@@ -20,8 +20,8 @@ import (
 
 // Bounds on what is looked at before and after each call.
 const (
-	maxRepos     = 64
-	maxGitDirs   = 512       // folders in which a repository is looked for
+	maxRepos     = 256
+	maxGitDirs   = 4096      // folders in which a repository is looked for
 	maxIndexSize = 128 << 20 // bytes
 )
 
@@ -225,15 +225,19 @@ func (s *sandbox) gitNotes(c tools.Command, repos []gitRepo, before map[string]s
 			changed = append(changed, r.dot)
 		}
 	}
+	var notes []string
+	if len(repos) >= maxRepos {
+		notes = append(notes, fmt.Sprintf("the writable folders hold more repositories than the %d that are protected", maxRepos))
+	}
 	if len(changed) == 0 {
-		return nil
+		return notes
 	}
 	slices.Sort(changed)
 	more := ""
 	if n := len(changed); n > 10 {
 		changed, more = changed[:10], fmt.Sprintf(" and %d more", n-10)
 	}
-	return []string{fmt.Sprintf("this call changed what git obeys when it is used on this machine: %q%s; look at it before using git there", changed, more)}
+	return append(notes, fmt.Sprintf("this call changed what git obeys when it is used on this machine: %q%s; look at it before using git there", changed, more))
 }
 
 // gitSnapshot describes what makes git run something, or follow a path, in each

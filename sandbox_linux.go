@@ -73,9 +73,10 @@ func (s *sandbox) layout() {
 	for _, p := range s.roots {
 		b.base.add(mount{dst: p, src: p})
 	}
-	for _, p := range append(s.pythonInUse(), s.readOnly...) {
+	for _, p := range s.readOnly {
 		b.base.add(mount{dst: p, src: p, kind: mountRO})
 	}
+	s.addPython()
 	if os.Geteuid() == 0 {
 		b.etc = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssh", "/etc/ssl/private"}
 		filepath.WalkDir("/etc", func(p string, e os.DirEntry, err error) error {
@@ -95,40 +96,45 @@ func (s *sandbox) layout() {
 	}
 }
 
-// pythonInUse returns the folders below home, if any, that the first python3 on
-// PATH needs, and notes where on PATH its programs are. A folder counts only if
-// it is a Python installation or a virtual environment.
-func (s *sandbox) pythonInUse() []string {
+// addPython makes readable what the first python3 on PATH needs below home, and
+// notes where on PATH its programs are. Each folder that its links lead through
+// counts only if it is a Python installation or a virtual environment.
+func (s *sandbox) addPython() {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-		if _, err := exec.LookPath(filepath.Join(dir, "python3")); err != nil || !filepath.IsAbs(dir) {
+		python := filepath.Join(dir, "python3")
+		if _, err := exec.LookPath(python); err != nil || !filepath.IsAbs(dir) {
 			continue
 		}
-		python := filepath.Join(dir, "python3")
 		if root := filepath.Dir(dir); filepath.Base(dir) == "shims" { // pyenv
 			version, _, _ := strings.Cut(readSmall(filepath.Join(root, "version")), "\n")
 			python = filepath.Join(root, "versions", strings.TrimSpace(version), "bin", "python3")
 		}
-		real, err := filepath.EvalSymlinks(python)
-		if err != nil {
+		if _, err := os.Stat(python); err != nil {
 			continue
 		}
-		var found []string
-		for _, p := range []string{filepath.Dir(filepath.Dir(resolveParent(python))), filepath.Dir(filepath.Dir(real))} {
-			lib, _ := filepath.Glob(filepath.Join(p, "lib", "python3*", "os.py"))
-			if _, err := os.Lstat(filepath.Join(p, "pyvenv.cfg")); err != nil && len(lib) == 0 {
-				continue
+		for hop := python; ; {
+			p := filepath.Dir(filepath.Dir(hop))
+			real, err := filepath.EvalSymlinks(p)
+			lib, _ := filepath.Glob(filepath.Join(real, "lib", "python3*", "os.py"))
+			_, venv := os.Lstat(filepath.Join(real, "pyvenv.cfg"))
+			if err == nil && (venv == nil || len(lib) > 0) && within(real, []string{s.home}) != "" && s.tooWide(real) == "" &&
+				within(real, slices.Concat(s.hide, s.roots)) == "" {
+				s.box.base.add(mount{dst: p, src: real, kind: mountRO})
+				s.box.base.add(mount{dst: real, src: real, kind: mountRO})
+				if hop == python {
+					s.box.paths[dir] = filepath.Join(p, "bin")
+				}
 			}
-			if within(p, []string{s.home}) != "" && s.tooWide(p) == "" && within(p, append(s.hide, found...)) == "" {
-				found = append(found, p)
-				s.share(p, p)
+			target, err := os.Readlink(hop)
+			if err != nil { // the file itself: Stat found it, so there is an end
+				return
 			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(hop), target)
+			}
+			hop = target
 		}
-		if len(found) > 0 {
-			s.box.paths[dir] = filepath.Join(found[0], "bin")
-		}
-		return found
 	}
-	return nil
 }
 
 func readSmall(p string) string {
