@@ -285,13 +285,10 @@ func (p *shellParser) keyword() string {
 	if !isKeyword(w) {
 		return ""
 	}
-	if i == len(p.src) || byteClass[p.src[i]] == byteEnd {
-		return w
+	if i < len(p.src) && byteClass[p.src[i]] != byteEnd {
+		return "" // where a line continuation follows, see simple
 	}
-	if strings.HasPrefix(p.src[i:], "\\\n") {
-		p.stop("line continuation at a reserved word")
-	}
-	return ""
+	return w
 }
 
 // isKeyword knows the reserved words of both shells, but for "time": in bash it
@@ -607,7 +604,7 @@ func (p *shellParser) caseClause() {
 // pattern reads a word of a case clause.
 func (p *shellParser) pattern() {
 	w, ok := p.word(false)
-	if !ok || isKeyword(w.Raw) {
+	if !ok || isKeyword(w.Text) {
 		p.stop("does not parse as shell")
 	}
 	p.blanks()
