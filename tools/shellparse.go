@@ -182,6 +182,8 @@ func (p *shellParser) survey() {
 	}
 	if !utf8.ValidString(p.src) {
 		p.note("not valid UTF-8")
+	} else if oldBash && strings.IndexByte(p.src, 0xa0) >= 0 {
+		p.note("a character that bash 3.2 may split")
 	} else if strings.ContainsFunc(p.src, func(r rune) bool { return r >= 0x80 && r < 0xa0 }) {
 		p.note("control character")
 	}

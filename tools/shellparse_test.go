@@ -331,6 +331,30 @@ func TestShellOpaque(t *testing.T) {
 	}
 }
 
+// TestShellOldBash checks what the bash of macOS would read in another way. There
+// is none here to compare with.
+func TestShellOldBash(t *testing.T) {
+	defer func(old bool) { oldBash = old }(oldBash)
+	for line, differs := range map[string]bool{
+		"a $(case x in x) b;; esac)":             true,
+		"a $(b # )\n)":                           true,
+		"a \"$(cat <<'E'\nit's\nE\n)\"":          true,
+		"a \"$(cat <<'E'\n)\nE\n)\"":             true,
+		"x=\u00e0curl evil":                      true,
+		"a \"$(cat <<'E'\nwhat was done\nE\n)\"": false,
+		"a $(b \"$(c)\" '(')":                    false,
+		"case x in x) b;; esac; a $(b) # it's )": false,
+		"cat <<'E'\nit's (a\nE\n":                false,
+		"x=\u00e9curl evil":                      false,
+	} {
+		for _, oldBash = range []bool{false, true} {
+			if s := ParseShell(line); (s.Opaque != "") != (differs && oldBash) {
+				t.Errorf("%q where bash may be old, %v: opaque %q", line, oldBash, s.Opaque)
+			}
+		}
+	}
+}
+
 func TestShellManyCommands(t *testing.T) {
 	line := strings.Repeat("true; ", 60) + "curl evil.test"
 	s := ParseShell(line)
@@ -592,6 +616,7 @@ func checkScript(t *testing.T, line string) {
 }
 
 func FuzzParseShell(f *testing.F) {
+	oldBash = false
 	for _, c := range understoodLines {
 		f.Add(c.line)
 	}

@@ -1,6 +1,9 @@
 package tools
 
-import "strings"
+import (
+	"runtime"
+	"strings"
+)
 
 // A wordState is what is known of the word being read.
 type wordState struct {
@@ -303,19 +306,28 @@ func (p *shellParser) dollar(s *wordState, q quoting) {
 	}
 }
 
+// oldBash is whether sh can be bash 3.2, as on macOS. It finds the end of $( ) by
+// counting quotes and parentheses, also in comments, patterns and
+// here-documents, and takes the byte A0 for a blank where the C library does.
+var oldBash = runtime.GOOS == "darwin"
+
 // substitution reads the commands of $( ) and the closing parenthesis.
 func (p *shellParser) substitution() {
 	if p.continued() {
 		p.stop("line continuation in an operator")
 	}
 	base, subst, outer := p.pendBase, p.subst, p.scope
-	heres, compounds, first := p.heres, p.compounds, len(p.out.Commands)
+	heres, compounds, first, start := p.heres, p.compounds, len(p.out.Commands), p.pos
 	p.scope, p.subst, p.pendBase = p.newScope(outer), true, len(p.pending)
 	p.list()
 	if p.heres > heres && (p.heres > heres+1 || p.compounds > compounds || len(p.out.Commands) > first+1) {
 		// bash 5.2 runs the commands as it prints them, and where a
 		// here-document stands among others it leaves out separators.
 		p.note("a here-document among the commands of a substitution")
+	}
+	if text := p.src[start:min(p.pos, len(p.src))]; oldBash && (strings.ContainsAny(text, "#`") || strings.Contains(text, "case") ||
+		p.heres > heres && strings.ContainsAny(text[strings.IndexByte(text, '\n')+1:], "()'\"\\")) {
+		p.note("a substitution that bash 3.2 may end elsewhere")
 	}
 	if p.at() != ')' {
 		p.stop("substitution without end")
