@@ -331,6 +331,8 @@ func TestShellOpaque(t *testing.T) {
 	}
 }
 
+func init() { oldBash = false } // most of the tests are about the others
+
 // TestShellOldBash checks what the bash of macOS would read in another way. There
 // is none here to compare with.
 func TestShellOldBash(t *testing.T) {
@@ -616,7 +618,6 @@ func checkScript(t *testing.T, line string) {
 }
 
 func FuzzParseShell(f *testing.F) {
-	oldBash = false
 	for _, c := range understoodLines {
 		f.Add(c.line)
 	}
