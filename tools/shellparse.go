@@ -182,6 +182,8 @@ func (p *shellParser) survey() {
 	}
 	if !utf8.ValidString(p.src) {
 		p.note("not valid UTF-8")
+	} else if oldBash && strings.IndexByte(p.src, 0xa0) >= 0 {
+		p.note("a character that bash 3.2 may split")
 	} else if strings.ContainsFunc(p.src, func(r rune) bool { return r >= 0x80 && r < 0xa0 }) {
 		p.note("control character")
 	}
@@ -285,13 +287,10 @@ func (p *shellParser) keyword() string {
 	if !isKeyword(w) {
 		return ""
 	}
-	if i == len(p.src) || byteClass[p.src[i]] == byteEnd {
-		return w
+	if i < len(p.src) && byteClass[p.src[i]] != byteEnd {
+		return "" // where a line continuation follows, see simple
 	}
-	if strings.HasPrefix(p.src[i:], "\\\n") {
-		p.stop("line continuation at a reserved word")
-	}
-	return ""
+	return w
 }
 
 // isKeyword knows the reserved words of both shells, but for "time": in bash it
@@ -543,12 +542,9 @@ func (p *shellParser) forClause() {
 	} else if p.linebreak(); p.keyword() == "in" {
 		p.pos += len("in")
 		words, own := p.room()
-		for p.blanks(); ; p.blanks() {
-			w, ok := p.word(false)
-			if !ok {
-				break
-			}
-			words = append(words, w)
+		for p.blanks(); !p.wordEnds(); p.blanks() {
+			words = append(words, Word{})
+			p.word(&words[len(words)-1], false)
 		}
 		if loop.Words = p.keep(words, own); loop.Words == nil {
 			loop.Words = []Word{}
@@ -606,8 +602,8 @@ func (p *shellParser) caseClause() {
 
 // pattern reads a word of a case clause.
 func (p *shellParser) pattern() {
-	w, ok := p.word(false)
-	if !ok || isKeyword(w.Raw) {
+	var w Word
+	if p.word(&w, false); w.Raw == "" || isKeyword(w.Text) {
 		p.stop("does not parse as shell")
 	}
 	p.blanks()
@@ -646,21 +642,23 @@ func (p *shellParser) simple() {
 		if p.redir(&redirs) || len(words) == 0 && p.assign(&assigns) {
 			continue
 		}
-		w, ok := p.word(false)
-		if !ok {
+		if p.wordEnds() {
 			break
 		}
+		first := len(words) == 0
+		words = append(words, Word{})
+		w := &words[len(words)-1]
+		p.word(w, false)
 		switch {
 		case p.at() == '(':
 			p.stop("( after a word: a function, an array or an extended pattern")
 		case p.descriptor(w):
 			p.stop("bash's descriptor before a redirection")
-		case len(words) == 0 && isKeyword(w.Raw):
+		case first && isKeyword(w.Raw):
 			p.stop("reserved word after an assignment or redirection")
-		case len(words) == 0 && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
+		case first && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
 			p.stop("line continuation in a reserved word")
 		}
-		words = append(words, w)
 	}
 	s := &p.out.Commands[n]
 	s.Words, s.Redirs, s.Assigns = p.keep(words, own), redirs, assigns
@@ -714,15 +712,13 @@ func (p *shellParser) assign(list *[]Assign) bool {
 		return false
 	case p.at() == '=':
 		p.pos++
-		value, _ := p.word(true)
-		if value.Raw == "" {
-			value.Const = true
-		}
+		a := Assign{Name: name}
+		p.word(&a.Value, true)
 		if p.at() == '(' {
 			p.stop("bash's array")
 		}
 		p.checkSpecial(name)
-		*list = append(*list, Assign{name, value})
+		*list = append(*list, a)
 		return true
 	case p.at() == '[' || p.at() == '+' && p.ahead(1) == '=':
 		p.stop("bash's assignment to an array, or +=")
