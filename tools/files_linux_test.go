@@ -31,6 +31,7 @@ func TestFilesDuringSwaps(t *testing.T) {
 	for _, c := range []struct{ name, swapped, to string }{
 		{"file with a link out", "d/vault.enc", "../../app-evil/vault.enc"},
 		{"file with a link to what is protected", "d/vault.enc", "../data/vault.enc"},
+		{"file with a link to its protected neighbour", "d/vault.enc", "guarded.key"},
 		{"folder with a link out", "d", "../app-evil"},
 		{"folder with a link to what is protected", "d", "data"},
 	} {
@@ -38,6 +39,7 @@ func TestFilesDuringSwaps(t *testing.T) {
 			b := newFilesBench(t)
 			b.put("app-evil/vault.enc", "OUTSIDE")
 			b.put("app/d/vault.enc", "inside")
+			b.put("app/d/guarded.key", "PROTECTED")
 			read := b.call("action", "read", "path", "d/vault.enc")
 			write := b.call("action", "edit", "path", "d/vault.enc", "old", "inside", "content", "inside ")
 			name, link := filepath.Join(b.ws, c.swapped), filepath.Join(b.ws, "link")
@@ -83,9 +85,19 @@ func TestFilesDuringSwaps(t *testing.T) {
 			if good == 0 || refused == 0 {
 				t.Errorf("%d reads succeeded, %d were refused", good, refused)
 			}
-			if b.get("app-evil/vault.enc") != "OUTSIDE" || b.get("app/data/vault.enc") != "PROTECTED" {
+			if b.get("app-evil/vault.enc") != "OUTSIDE" || b.get("app/data/vault.enc") != "PROTECTED" || guardedKey(b) != "PROTECTED" {
 				t.Error("a write followed the link")
 			}
 		})
 	}
+}
+
+// guardedKey reads the neighbour by whichever name its folder has now.
+func guardedKey(b *filesBench) string {
+	for _, name := range []string{"d/guarded.key", "link/guarded.key"} {
+		if data, err := os.ReadFile(filepath.Join(b.ws, name)); err == nil {
+			return string(data)
+		}
+	}
+	return ""
 }

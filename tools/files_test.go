@@ -92,7 +92,7 @@ func (b *filesBench) fact(name string) PathFact {
 
 func (b *filesBench) isProtected(path string) bool {
 	_, ok := below(b.private, path)
-	return ok
+	return ok || filepath.Base(path) == "guarded.key"
 }
 
 // call assesses and judges a call. Values are argument name and value in turn.

@@ -182,6 +182,21 @@ func TestDialConnectsToWhatItChecked(t *testing.T) {
 	}
 }
 
+func TestControlChecksTheSocketsAddress(t *testing.T) {
+	server, connections := listener(t)
+	dialer := net.Dialer{Control: guard{}.control}
+	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]"} {
+		_, port, _ := strings.Cut(server.String(), ":")
+		var refused refusedError
+		if _, err := dialer.DialContext(t.Context(), "tcp", host+":"+port); !errors.As(err, &refused) {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if connections.Load() != 0 {
+		t.Error("connected")
+	}
+}
+
 func TestDialRefusesPorts(t *testing.T) {
 	for _, port := range []string{"0", "22", "25", "81", "1023"} {
 		_, err := guard{lookup: answers("8.8.8.8")}.dial(t.Context(), "tcp", "example.test:"+port)
