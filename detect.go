@@ -53,7 +53,7 @@ func chooseModel(ctx context.Context, flagModel, flagBaseURL string, cfg modelSe
 	case env("PICKET_MODEL") != "" || env("PICKET_BASE_URL") != "":
 		from = "the environment"
 	}
-	if s.Name == "rehearsal" && s.BaseURL == flagBaseURL {
+	if s.Name == "rehearsal" && flagBaseURL == "" {
 		return rehearsalChoice(s, from+" asks for it"), nil
 	}
 	if file, ok := strings.CutPrefix(s.Name, "script:"); ok {

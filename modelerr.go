@@ -258,7 +258,7 @@ func (m *chatModel) lesson(f *modelFailure, sent []byte) (quirk string, on bool)
 }
 
 var (
-	askedWait = regexp.MustCompile(`(?i)(?:try again|retry)(?: after| in)\s+((?:\d+(?:\.\d+)?\s*(?:milliseconds?|seconds?|secs?|minutes?|mins?|hours?|ms|[hms])?\b\s*)+)|"retryDelay"\s*:\s*"([\d.]+s)"`)
+	askedWait = regexp.MustCompile(`(?i)(?:try again|retry)(?: after| in)\s+((?:\d+(?:\.\d+)?(?:ms|[hms]))+\b|\d+(?:\.\d+)?\s*(?:milliseconds?|seconds?|secs?|minutes?|mins?|hours?)?\b)|"retryDelay"\s*:\s*"([\d.]+s)"`)
 	waitUnit  = regexp.MustCompile(`([\d.]+)\s*([a-z]{0,3})[a-z]*\s*`)
 )
 

@@ -328,7 +328,7 @@ type rehearsalForm struct {
 
 const (
 	aPath   = "([^\\s\"'`]+|\"[^\"]+\"|'[^']+'|`[^`]+`)"
-	aFolder = `(?:\s+(?:in|of|under|from|at)(?:\s+the)?(?:\s+(?:folder|directory))?)?`
+	aFolder = `(?:\s+(?:in|of|under|from|at)(?:\s+(?:the|this|my|current))*(?:\s+(?:folder|directory))?)?`
 	aFile   = `(?:the\s+|a\s+)?(?:new\s+)?(?:file\s+)?(?:called\s+|named\s+)?`
 )
 
@@ -355,7 +355,7 @@ var exactForms = []rehearsalForm{
 // naturalForms are tried after them, on a sentence without courtesies.
 var naturalForms = []rehearsalForm{
 	form(`(?:read|show|quote|print|what)\b(?:\s+(?:me|is|was|what|the|data|that|i))*\s+piped(?:\s+(?:in|data|input|text))*`, "", "", false),
-	form("(?:run|execute)\\s+(?:the\\s+)?(?:(?:shell\\s+)?command\\s+)?(`[^`]+`|\"[^\"]+\"|.+)", "shell", "command", false),
+	form("(?:run|execute)\\s+(?:(?:the\\s+)?(?:shell\\s+)?command\\s+)?(`[^`]+`|\"[^\"]+\"|.+)", "shell", "command", false),
 	form(`(?:search|look\s+up|google)\s+(?:(?:on|in)\s+)?(?:the\s+)?web\s+(?:for\s+)?(.+)`, "web_search", "query", false),
 	form(`(?:search|grep|look)\s+(?:for\s+)?(.+?)\s+(?:in|under)\s+(?:the\s+)?(?:(?:files?|folder|directory)\s+)?`+aPath, "files", "action=search pattern path", false),
 	form(`(?:search|grep|look\s+for|find)\s+(?:for\s+)?(.+)`, "files", "action=search pattern", false),
