@@ -62,7 +62,7 @@ func (s *callSet) add(choice int, raw []byte) error {
 	}
 	if name != "" && (len(c.names) == 0 || c.names[len(c.names)-1] != name) {
 		if c.names = append(c.names, name); len(c.name()) > maxCallName {
-			return limitError("the model named a tool with more than 256 bytes")
+			return replyError("the model named a tool with more than 256 bytes")
 		}
 	}
 	if len(v[3]) > 0 && v[3][0] == '{' {
@@ -71,10 +71,10 @@ func (s *callSet) add(choice int, raw []byte) error {
 	c.braces.add(d.args)
 	c.args = append(c.args, d.args...)
 	if s.bytes += len(d.args) + len(v[3]); len(c.args) > tools.MaxArgs || s.bytes > maxReplyArgs {
-		return limitError("the model sent arguments without end: more than 1 MiB for one call or 4 MiB in all")
+		return replyError("the model sent arguments without end: more than 1 MiB for one call or 4 MiB in all")
 	}
 	if len(s.list) > maxReplyCalls {
-		return limitError("the model made more than 128 calls in one answer")
+		return replyError("the model made more than 128 calls in one answer")
 	}
 	return nil
 }

@@ -63,9 +63,10 @@ func valueEnd(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
-			for i++; b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
+			for escapes := 1; escapes%2 == 1; { // a quote after an odd number of them is text
+				i++
+				i += bytes.IndexByte(b[i:], '"')
+				for escapes = 0; b[i-1-escapes] == '\\'; escapes++ {
 				}
 			}
 		case '{', '[':

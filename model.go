@@ -121,14 +121,12 @@ func newChatModel(s modelSettings) (*chatModel, error) {
 func newModelClient(t http.RoundTripper) *http.Client {
 	if t == nil {
 		t = &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
-			TLSHandshakeTimeout:   30 * time.Second,
-			ExpectContinueTimeout: time.Second,
-			IdleConnTimeout:       90 * time.Second,
-			MaxIdleConnsPerHost:   8,
-			DisableCompression:    true,
-			ForceAttemptHTTP2:     true,
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 30 * time.Second,
+			IdleConnTimeout:     90 * time.Second,
+			DisableCompression:  true,
+			ForceAttemptHTTP2:   true,
 		}
 	}
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
@@ -197,7 +195,13 @@ func (m *chatModel) Chat(ctx context.Context, req ModelRequest, onDelta func(Del
 			if fail.unknownModel() {
 				have = m.names(ctx)
 			}
-			return reply, errors.New(m.explain(fail, req, have))
+			why := m.explain(fail, req, have)
+			if again && fail.status == 0 {
+				why += "; is the server running, and is the base URL right?"
+			} else if again {
+				why += "; try again later or choose another model"
+			}
+			return reply, errors.New(why)
 		}
 		if !loading {
 			attempt++
@@ -283,16 +287,16 @@ func (m *chatModel) once(ctx context.Context, req ModelRequest, body []byte, nam
 		reply.Calls[i].from = m.id
 	}
 	f.started, f.fatal, f.err = tb.n > 0, true, err
-	var broken net.Error
+	var own replyError
 	switch {
 	case err == nil:
 		return reply, nil
-	case errors.As(err, &f.server):
+	case errors.As(err, &f.server), errors.As(err, &own):
 	case errors.Is(context.Cause(ctx), errStalled) && tb.n > 0:
 		f.err = m.stalled(m.s.Timeout).err
 	case errors.Is(context.Cause(ctx), errStalled):
 		f.err = m.stalled(m.s.FirstTimeout).err
-	case errors.As(err, &broken) || errors.Is(err, io.ErrUnexpectedEOF):
+	default:
 		f.err = fmt.Errorf("%w (%s)", errCutOff, rootCause(err))
 		f.fatal = f.started
 	}

@@ -40,12 +40,14 @@ type chatServer struct {
 	reqs []chatRequest
 	raw  []string
 	head []http.Header
+
+	conns atomic.Int32
 }
 
 func newChatServer(t *testing.T, answers ...answer) *chatServer {
 	t.Helper()
 	s := &chatServer{}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
 			io.WriteString(w, `{"object":"list","data":[{"id":"qwen3"},{"id":"mistral-small"}]}`)
 			return
@@ -76,6 +78,12 @@ func newChatServer(t *testing.T, answers ...answer) *chatServer {
 		}
 		io.WriteString(w, a.body)
 	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.conns.Add(1)
+		}
+	}
+	s.Start()
 	t.Cleanup(s.Close)
 	return s
 }
@@ -181,7 +189,7 @@ func TestStatusCodes(t *testing.T) {
 		{"no retry wanted", answer{409, header{"X-Should-Retry": "false"}, refused("busy")}, 1, "", "busy"},
 		{"too large", answer{413, nil, ""}, 1, "", "longer than \"m\" takes"},
 		{"not processable", answer{422, nil, refused("no good")}, 1, "", "no good"},
-		{"server error", answer{500, nil, "<html>oops</html>"}, 3, "backoff", "failed with 500: try again later or choose another model (Internal Server Error)"},
+		{"server error", answer{500, nil, "<html>oops</html>"}, 3, "backoff", "failed with 500 (Internal Server Error); try again later or choose another model"},
 		{"not implemented", answer{501, nil, ""}, 1, "", "failed with 501"},
 		{"bad gateway", answer{502, nil, ""}, 3, "backoff", "502"},
 		{"overloaded", answer{529, nil, refused("overloaded")}, 3, "backoff", "overloaded"},
@@ -303,7 +311,7 @@ func TestErrorShapes(t *testing.T) {
 			t.Errorf("%s says %v, want %q", body, err, want)
 		}
 	}
-	s := newChatServer(t, answer{400, nil, strings.Repeat("ä word ", 1<<16)})
+	s := newChatServer(t, answer{400, nil, strings.Repeat("ä word ", 1<<10)})
 	m := testModel(t, modelSettings{BaseURL: s.URL + "/v1"})
 	if _, err := m.Chat(t.Context(), ModelRequest{}, nil); err == nil || len([]rune(err.Error())) > 400 {
 		t.Errorf("a long error: %v", err)
@@ -789,12 +797,6 @@ func waitFor(t *testing.T, cond func() bool) {
 
 func TestConnectionIsUsedAgain(t *testing.T) {
 	s := newChatServer(t, answer{body: okStream})
-	var conns atomic.Int32
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			conns.Add(1)
-		}
-	}
 	m := testModel(t, modelSettings{BaseURL: s.URL + "/v1"})
 	for range 5 {
 		if _, err := m.Chat(t.Context(), ModelRequest{}, nil); err != nil {
@@ -802,8 +804,8 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if conns.Load() > 2 {
-		t.Errorf("%d connections for 5 requests", conns.Load())
+	if n := s.conns.Load(); n > 2 {
+		t.Errorf("%d connections for 5 requests", n)
 	}
 }
 

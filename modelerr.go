@@ -162,7 +162,7 @@ func (m *chatModel) explain(f *modelFailure, req ModelRequest, have []string) st
 	switch {
 	case status/100 == 3:
 		to, _, _ := strings.Cut(f.header.Get("Location"), "?")
-		return fmt.Sprintf("%s redirects to %q, which is not followed: set the base URL to the right address", at, boundedLine(hideQuery(to), 200))
+		return fmt.Sprintf("%s redirects to %q, which is not followed: set the base URL to the right address", at, m.words(to))
 	case e.Code == "content_filter" || strings.Contains(e.body, "ResponsibleAIPolicyViolation"):
 		return errFiltered.Error()
 	case len(req.Tools) > 0 && noTools.MatchString(e.Message):
@@ -195,7 +195,7 @@ func (m *chatModel) explain(f *modelFailure, req ModelRequest, have []string) st
 		}
 		return at + " allows no more requests for now" + because
 	case status >= 500:
-		return fmt.Sprintf("%s failed with %d: try again later or choose another model", at, status) + because
+		return fmt.Sprintf("%s failed with %d", at, status) + because
 	case status == http.StatusOK:
 		return at + " reported an error in its answer: " + said
 	}

@@ -5,8 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -20,17 +18,18 @@ const (
 	maxReplyText  = 8 << 20   // the answer, and again the reasoning
 )
 
-var (
-	errCutOff   = errors.New("the answer was cut off: the connection ended before the model had finished")
-	errNoReply  = errors.New("the server closed the connection without an answer")
-	errBroken   = errors.New("the server sent a broken chunk, so the answer is not whole")
-	errFiltered = errors.New("the provider's content filter stopped the answer: put the request in other words, or choose another model")
+// A replyError says what is wrong with a reply; other errors of reading one are
+// those of the connection.
+type replyError string
+
+const (
+	errCutOff   = replyError("the answer was cut off: the connection ended before the model had finished")
+	errNoReply  = replyError("the server closed the connection without an answer")
+	errBroken   = replyError("the server sent a broken chunk, so the answer is not whole")
+	errFiltered = replyError("the provider's content filter stopped the answer: put the request in other words, or choose another model")
 )
 
-// A limitError says which limit a reply went over.
-type limitError string
-
-func (e limitError) Error() string { return string(e) }
+func (e replyError) Error() string { return string(e) }
 
 // streamLines splits a stream at LF, CRLF or CR, as event streams allow (WHATWG
 // HTML, section 9.2.5). Where a server ends lines with CR alone they come late.
@@ -53,7 +52,7 @@ func (l *streamLines) next() ([]byte, error) {
 		for {
 			p, err := l.r.ReadSlice('\n')
 			if l.buf = append(l.buf, p...); len(l.buf) > maxStreamLine {
-				return nil, limitError("the server sent a line longer than 16 MiB")
+				return nil, replyError("the server sent a line longer than 16 MiB")
 			}
 			if err == nil || err == io.EOF && len(l.buf) > 0 {
 				l.last = err != nil
@@ -81,7 +80,7 @@ func (r *idleReader) Read(p []byte) (int, error) {
 	r.idle()
 	n, err := r.r.Read(p)
 	if r.n += n; r.n > maxStream {
-		err = limitError("the answer is longer than 256 MiB")
+		err = replyError("the answer is longer than 256 MiB")
 	}
 	return n, err
 }
@@ -131,8 +130,7 @@ func (r *replyReader) readEvents(lines *streamLines) error {
 			return r.ended()
 		}
 		if err != nil {
-			var limit limitError
-			if r.finish != "" && !errors.As(err, &limit) {
+			if _, own := err.(replyError); !own && r.finish != "" {
 				return nil // nothing that matters can follow a finish reason
 			}
 			return err
@@ -159,7 +157,7 @@ func (r *replyReader) readEvents(lines *streamLines) error {
 				data = append(data, '\n')
 			}
 			if data = append(data, value...); len(data) > maxStreamLine {
-				return limitError("the server sent an event longer than 16 MiB")
+				return replyError("the server sent an event longer than 16 MiB")
 			}
 		case "event":
 			event = string(value[:min(len(value), 64)])
@@ -197,7 +195,7 @@ func (r *replyReader) document(line []byte, lines *streamLines) error {
 	var err error
 	for err == nil {
 		if doc = append(append(doc, line...), '\n'); len(doc) > maxStreamLine {
-			return limitError("the server sent a document longer than 16 MiB")
+			return replyError("the server sent a document longer than 16 MiB")
 		}
 		line, err = lines.next()
 	}
@@ -225,7 +223,7 @@ func (r *replyReader) event(name string, data []byte, partial bool) error {
 	switch {
 	case len(data) == 0 || data[0] == ':': // a comment that a relay wrapped
 		return nil
-	case bytes.HasPrefix(data, []byte("[DONE]")):
+	case bytes.HasPrefix(bytes.TrimPrefix(data, []byte(`"`)), []byte("[DONE]")):
 		r.any, r.done = true, true
 		return nil
 	case json.Valid(data):
@@ -351,7 +349,7 @@ func (r *replyReader) pieces(content, reasoning []byte, last bool) error {
 	r.reasoning.WriteString(r.thought.add(th, last))
 	r.think.add(r.answer.add(t, last), false)
 	if r.text.Len() > maxReplyText || r.reasoning.Len() > maxReplyText {
-		return limitError("the answer is longer than 8 MiB")
+		return replyError("the answer is longer than 8 MiB")
 	}
 	return nil
 }
@@ -435,7 +433,7 @@ func (r *replyReader) reply(err error) (Reply, error) {
 	case err != nil:
 		return out, err
 	case r.finish == "failed":
-		return out, fmt.Errorf("the server reported that the answer failed (%s): try again", boundedLine(r.raw, 64))
+		return out, replyError("the server reported that the answer failed (" + boundedLine(r.raw, 64) + "): try again")
 	case r.finish == "content_filter":
 		return out, errFiltered
 	}
