@@ -290,3 +290,7 @@ func FuzzVerify(f *testing.F) {
 
 // testSafe stands in for the printer of the terminal.
 func testSafe(s string) string { q := fmt.Sprintf("%+q", s); return q[1 : len(q)-1] }
+
+func sumLine(line []byte) [sha256.Size]byte {
+	return sha256.Sum256(bytes.TrimSuffix(line, []byte("\n")))
+}
