@@ -114,7 +114,8 @@ type Log struct {
 	logID   [16]byte
 	id      fileID
 	buf     []byte
-	known   bool // head and id are the file's, as this process last saw it
+	looked  time.Time // at the name
+	known   bool      // head and id are the file's, as this process last saw it
 	clock   int64
 	seconds [len("2006-01-02T15:04:05.")]byte // of clock
 
@@ -273,7 +274,11 @@ func (l *Log) fresh() error {
 	case broken != nil:
 		return broken
 	}
+	if l.known && !doubt && l.lock.at.Sub(l.looked) < seenLately && asLeft(l.f, l.head.off) {
+		return nil
+	}
 	id, size, err := statName(l.path)
+	l.looked = l.lock.at
 	if err == nil && id == l.id && l.known && !doubt {
 		if size == l.head.off {
 			return nil
@@ -299,7 +304,7 @@ func (l *Log) write(batch ...*pending) error {
 			return err
 		}
 	}
-	buf, h := l.encode(l.buf[:0], l.head, time.Now(), batch...)
+	buf, h := l.encode(l.buf[:0], l.head, l.lock.at, batch...)
 	l.buf = buf
 	if cap(buf) > 1<<20 {
 		l.buf = nil

@@ -98,7 +98,7 @@ func ratio(b *testing.B, n int, floor, ours func()) {
 
 // Target: 1.8 times the floor.
 func BenchmarkAppend(b *testing.B) {
-	ratio(b, 200, floorAppend(b, false), logAppend(b, false))
+	ratio(b, 20, floorAppend(b, false), logAppend(b, false))
 }
 
 // Target: 1.2 times the floor.

@@ -36,7 +36,7 @@ func TestTable(t *testing.T) {
 	if n := strings.Count(out, "\n"); n != 5 {
 		t.Errorf("%d rows:\n%s", n, out)
 	}
-	for _, want := range []string{"genesis", "allow  shell  shell: git diff --staged", "grant  shell:git", `hello \x1b[2J\u202e\nforged row`, "elsewhere", "long …"} {
+	for _, want := range []string{"genesis", "allow  shell  shell: git diff --staged", "grant  shell:git", `hello \x1b[2J\u202e\nforged row`, "elsewhere", `long \u2026`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

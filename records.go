@@ -359,11 +359,15 @@ func appendRaw(b, raw []byte, limit int) []byte {
 				}
 				end++
 			}
-			s := string(raw[i+1 : end])
-			if strings.IndexByte(s, '\\') >= 0 && json.Unmarshal(raw[i:end+1], &s) != nil {
-				panic("unreachable: the whole is valid")
+			if s := raw[i+1 : end]; len(s) <= limit && isPlain(s) {
+				b = append(b, raw[i:end+1]...)
+			} else {
+				text := string(s)
+				if bytes.IndexByte(s, '\\') >= 0 && json.Unmarshal(raw[i:end+1], &text) != nil {
+					panic("unreachable: the whole is valid")
+				}
+				b = appendText(b, cutText(text, limit))
 			}
-			b = appendText(b, cutText(s, limit))
 			i = end
 		default:
 			b = append(b, c)
@@ -401,6 +405,15 @@ var plain = func() (p [256]bool) {
 	}
 	return p
 }()
+
+func isPlain(s []byte) bool {
+	for _, c := range s {
+		if !plain[c] {
+			return false
+		}
+	}
+	return true
+}
 
 // appendText appends s as a JSON string. Whatever could disturb a terminal that
 // shows the raw line is escaped: control and format characters (Unicode's Cc
