@@ -207,10 +207,39 @@ func TestArgs(t *testing.T) {
 		{"not UTF-8", "{\"a\":\"\xff\"}", `"{\"a\":\"` + "\ufffd<ff>" + `\"}"`},
 		{"two values", `{} {}`, `"{} {}"`},
 	} {
-		if got := string(appendRaw(nil, []byte(tt.in), maxField)); got != tt.want {
+		e := encoder{b: []byte("{"), limit: maxField}
+		if got := string(e.raw("a", []byte(tt.in)).b[len(`{"a":`):]); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
+}
+
+// FuzzArgs wants an object for an object, with the same values, and a string for
+// all else.
+func FuzzArgs(f *testing.F) {
+	for _, s := range []string{`{}`, `{"a":[1,{"b":null},"\u00e9\n"],"c":-1.5e3}`, `{"a":1,}`, `{"a" 1}`, `[1,]`, `{"a":01}`, `{"a":tru}`, `{"a":"\x"}`, "{\"a\":\"\t\"}", `{}x`, `{"a":[}`, `"x"`, "{\"\xff\":1}"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		e := encoder{b: []byte("{"), limit: 1 << 20}
+		var got struct{ A any }
+		if err := json.Unmarshal(e.raw("A", in).close().b, &got); err != nil {
+			t.Fatalf("%q: %v: %s", in, err, e.b)
+		}
+		var want any
+		if _, object := got.A.(map[string]any); !object {
+			if json.Unmarshal(in, &want) == nil && utf8.Valid(in) && reflect.TypeOf(want) == reflect.TypeFor[map[string]any]() && bytes.Count(in, []byte("["))+bytes.Count(in, []byte("{")) < maxDepth {
+				t.Errorf("%q became %T", in, got.A)
+			}
+			return
+		}
+		if err := json.Unmarshal(in, &want); err != nil || !utf8.Valid(in) {
+			t.Fatalf("%q is no object, but became one: %s", in, e.b)
+		}
+		if !strings.ContainsRune(string(in), '\ufffd') && !strings.Contains(string(in), `\u`) && !reflect.DeepEqual(got.A, want) {
+			t.Errorf("%q became %s", in, e.b)
+		}
+	})
 }
 
 func TestLongFieldsAreCut(t *testing.T) {
@@ -260,7 +289,7 @@ func TestNoLineIsTooLong(t *testing.T) {
 func fillWorst(v reflect.Value, text string, list []string) {
 	for i := range v.NumField() {
 		switch f := v.Field(i); {
-		case f.Type() == rawType:
+		case f.Type() == reflect.TypeFor[json.RawMessage]():
 			b := []byte(`{"":0`)
 			for i := range 20_000 {
 				b = fmt.Appendf(b, `,"%d":-1`, i)
