@@ -114,20 +114,20 @@ type Log struct {
 	logID   [16]byte
 	id      fileID
 	buf     []byte
-	looked  time.Time // at the name
-	known   bool      // head and id are the file's, as this process last saw it
+	known   bool // head and id are the file's, as this process last saw it
 	clock   int64
 	seconds [len("2006-01-02T15:04:05.")]byte // of clock
 
 	queueMu sync.Mutex
 	queue   []*pending
 
-	syncMu sync.Mutex // the right to sync, and to change f
+	fileMu sync.Mutex // against changing f while it is synced
 	f      *os.File
-	synced uint64
 
-	pubMu   sync.Mutex // what was written last, for those who sync
-	written uint64
+	pubMu   sync.Mutex    // what was written last, for those who sync
+	written uint64        // batches
+	synced  uint64        // of them
+	round   chan struct{} // the sync under way, closed at its end
 	pub     mark
 	pubID   [16]byte
 	broken  error // sticky: a failed sync may have lost what was written
@@ -144,6 +144,8 @@ type pending struct {
 	err  error
 	at   uint64 // of Log.written
 }
+
+var pendings = sync.Pool{New: func() any { return &pending{data: make([]byte, 0, 1024)} }}
 
 // openAudit opens the audit log in the data folder, makes it if there is none,
 // and does what a crash left undone. Its errors wrap errAudit.
@@ -206,7 +208,13 @@ func (l *Log) Append(ctx context.Context, sync bool, recs ...Record) error {
 	if l.opt.Anchor != nil {
 		return l.fail(errors.New("this log is written by Update"))
 	}
-	p := &pending{data: make([]byte, 0, 1024)}
+	p := pendings.Get().(*pending)
+	defer func() { // a large one, or one that a writer may still have, is dropped
+		if cap(p.data) <= maxField && p.done {
+			*p = pending{data: p.data[:0]}
+			pendings.Put(p)
+		}
+	}()
 	for _, r := range recs {
 		p.data = encodeRecord(p.data, r)
 	}
@@ -274,11 +282,7 @@ func (l *Log) fresh() error {
 	case broken != nil:
 		return broken
 	}
-	if l.known && !doubt && l.lock.at.Sub(l.looked) < seenLately && asLeft(l.f, l.head.off) {
-		return nil
-	}
 	id, size, err := statName(l.path)
-	l.looked = l.lock.at
 	if err == nil && id == l.id && l.known && !doubt {
 		if size == l.head.off {
 			return nil
@@ -304,7 +308,7 @@ func (l *Log) write(batch ...*pending) error {
 			return err
 		}
 	}
-	buf, h := l.encode(l.buf[:0], l.head, l.lock.at, batch...)
+	buf, h := l.encode(l.buf[:0], l.head, time.Now(), batch...)
 	l.buf = buf
 	if cap(buf) > 1<<20 {
 		l.buf = nil
@@ -370,37 +374,52 @@ func (l *Log) publish(batch ...*pending) {
 }
 
 // syncTo returns when what was written up to n is on disk and the state knows
-// of it.
+// of it. One goroutine syncs for all who have written by then.
 func (l *Log) syncTo(n uint64) error {
-	l.syncMu.Lock()
-	l.pubMu.Lock()
-	at, h, id, err := l.written, l.pub, l.pubID, l.broken
-	l.pubMu.Unlock()
-	if l.synced >= n || err != nil {
-		l.syncMu.Unlock()
-		return err
-	}
-	f := l.f
-	if f == nil {
-		f, err = os.OpenFile(l.path, os.O_RDWR|noFollow, 0)
-	}
-	if err == nil {
-		err = syncData(f)
-	}
-	if l.f == nil && f != nil {
-		f.Close()
-	}
-	if err == nil {
-		l.synced = at
-	}
-	l.syncMu.Unlock()
-	if err != nil {
+	for {
 		l.pubMu.Lock()
-		l.broken = err
+		err, round := l.broken, l.round
+		if err != nil || l.synced >= n {
+			l.pubMu.Unlock()
+			return err
+		}
+		if round != nil {
+			l.pubMu.Unlock()
+			<-round
+			continue
+		}
+		round = make(chan struct{})
+		l.round = round
+		at, h, id := l.written, l.pub, l.pubID
 		l.pubMu.Unlock()
+
+		err = l.syncFile()
+		l.pubMu.Lock()
+		if l.round = nil; err == nil {
+			l.synced = at
+		} else {
+			l.broken = err
+		}
+		l.pubMu.Unlock()
+		close(round)
+		if err == nil {
+			err = l.locked(context.Background(), func() error { return l.saveHead(h, id, false) })
+		}
 		return err
 	}
-	return l.locked(context.Background(), func() error { return l.saveHead(h, id, false) })
+}
+
+func (l *Log) syncFile() error {
+	l.fileMu.Lock()
+	defer l.fileMu.Unlock()
+	if l.f != nil {
+		return syncData(l.f)
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR|noFollow, 0) // see reopenLogs
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncData(f), f.Close())
 }
 
 // flush syncs what nobody waited for, and then the state.
@@ -439,8 +458,8 @@ func (l *Log) Close() error {
 }
 
 func (l *Log) release() {
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
+	l.fileMu.Lock()
+	defer l.fileMu.Unlock()
 	for _, f := range []*os.File{l.f, l.state} {
 		if f != nil {
 			f.Close()
@@ -454,8 +473,8 @@ func (l *Log) release() {
 
 // setFile changes the file; what was written to the old one is synced first.
 func (l *Log) setFile(f *os.File) error {
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
+	l.fileMu.Lock()
+	defer l.fileMu.Unlock()
 	var err error
 	if l.f != nil {
 		if !reopenLogs {

@@ -441,7 +441,7 @@ func TestRecoveredHoldsTheTornLine(t *testing.T) {
 	}
 	want := string(tail[:40]) + "\uFFFD<ff>\x1b"
 	if r.Bytes != int64(len(tail)) || r.Text != want || len(r.Digest) != 64 {
-		t.Errorf("%+v", r)
+		t.Errorf("%q %q", r.Text, want)
 	}
 }
 

@@ -574,11 +574,6 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if err := os.Rename(fresh, l.path); err != nil {
 			return err
 		}
-		if aside != "" {
-			if err := os.Chmod(filepath.Join(dir, aside), 0o400); err != nil { // see asLeft
-				return err
-			}
-		}
 		return syncDir(dir)
 	})
 	return aside, l.fail(err)

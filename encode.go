@@ -150,12 +150,12 @@ func (e *encoder) counts(key string, m map[string]int) *encoder {
 func (e *encoder) raw(key string, raw []byte) *encoder {
 	e.key(key)
 	start := len(e.b)
-	in := strings.TrimLeft(string(raw), jsonBlanks)
+	in := skipBlanks(string(raw))
 	rest, ok := "", strings.HasPrefix(in, "{") && utf8.ValidString(in)
 	if ok {
 		rest, ok = e.value(in, 0)
 	}
-	if ok && strings.TrimLeft(rest, jsonBlanks) == "" {
+	if ok && skipBlanks(rest) == "" {
 		if len(e.b)-start > 8*e.limit { // many small pieces
 			e.b = append(e.b[:start], '{')
 			e.str("…", string(raw)).close()
@@ -171,15 +171,19 @@ func (e *encoder) raw(key string, raw []byte) *encoder {
 	return e
 }
 
-const (
-	jsonBlanks = " \t\r\n"
-	maxDepth   = 64
-)
+const maxDepth = 64
+
+func skipBlanks(s string) string {
+	for s != "" && (s[0] == ' ' || s[0] == '\n' || s[0] == '\r' || s[0] == '\t') {
+		s = s[1:]
+	}
+	return s
+}
 
 // value writes the JSON value that in begins with and returns what follows it;
 // ok is false if there is none. In is UTF-8.
 func (e *encoder) value(in string, depth int) (rest string, ok bool) {
-	in = strings.TrimLeft(in, jsonBlanks)
+	in = skipBlanks(in)
 	if in == "" || depth > maxDepth {
 		return in, false
 	}
@@ -187,7 +191,7 @@ func (e *encoder) value(in string, depth int) (rest string, ok bool) {
 	case '{', '[':
 		end := c + 2 // of both kinds
 		e.b = append(e.b, c)
-		in = strings.TrimLeft(in[1:], jsonBlanks)
+		in = skipBlanks(in[1:])
 		for first := true; ; first = false {
 			if in == "" {
 				return in, false
@@ -203,7 +207,7 @@ func (e *encoder) value(in string, depth int) (rest string, ok bool) {
 				if in, ok = e.string(in); !ok {
 					return in, false
 				}
-				if in = strings.TrimLeft(in, jsonBlanks); !strings.HasPrefix(in, ":") {
+				if in = skipBlanks(in); !strings.HasPrefix(in, ":") {
 					return in, false
 				}
 				e.b = append(e.b, ':')
@@ -212,15 +216,15 @@ func (e *encoder) value(in string, depth int) (rest string, ok bool) {
 			if in, ok = e.value(in, depth+1); !ok {
 				return in, false
 			}
-			if in = strings.TrimLeft(in, jsonBlanks); strings.HasPrefix(in, ",") {
+			if in = skipBlanks(in); strings.HasPrefix(in, ",") {
 				e.b = append(e.b, ',')
-				in = strings.TrimLeft(in[1:], jsonBlanks)
+				in = skipBlanks(in[1:])
 			}
 		}
 	case '"':
 		return e.string(in)
 	}
-	n := strings.IndexFunc(in, func(r rune) bool { return strings.ContainsRune(",]}"+jsonBlanks, r) })
+	n := strings.IndexAny(in, ",]} \t\r\n")
 	if n < 0 {
 		n = len(in)
 	}
@@ -278,7 +282,19 @@ var plain = func() (p [256]bool) {
 // plainPrefix is the length of what s begins with that can stand in a JSON
 // string as it is.
 func plainPrefix(s string) int {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
 	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		w := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
+			uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
+		// A byte of these has its high bit set where that of w is below ' ', or
+		// is '"', '\\' or 0x7f: with a difference of 0 subtracting 1 borrows.
+		low := w - ' '*ones
+		quote, slash := w^'"'*ones, w^'\\'*ones
+		if (w|low|(w+ones)|((quote-ones)&^quote)|((slash-ones)&^slash))&high != 0 {
+			break
+		}
+	}
 	for i < len(s) && plain[s[i]] {
 		i++
 	}

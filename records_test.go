@@ -161,7 +161,16 @@ func checkText(t *testing.T, s string) {
 
 func TestText(t *testing.T) {
 	for _, s := range textCases {
-		checkText(t, s)
+		for n := range 9 { // every place in a word
+			checkText(t, "01234567"[:n]+s+"01234567")
+		}
+	}
+	for c := range 256 {
+		for n := range 8 {
+			s := []byte("01234567")
+			s[n] = byte(c)
+			checkText(t, string(s))
+		}
 	}
 }
 

@@ -18,11 +18,6 @@ import (
 // lockWait is the longest that anything waits for a lock of another process.
 const lockWait = 5 * time.Second
 
-// seenLately is how long it goes without saying that a file still has its name.
-// Nobody renames or removes a file, syncs another one and takes its place in
-// less.
-const seenLately = 20 * time.Microsecond
-
 var errLockWait = errors.New("another picket process holds the lock")
 
 // ensureDir makes a folder of picket's own, with its parents, and checks it.
@@ -117,8 +112,6 @@ func writeNew(path string, data []byte) error {
 type fileLock struct {
 	path string
 	f    *os.File
-	at   time.Time     // when the lock was taken
-	seen time.Time     // when f was last found to have its name
 	sem  chan struct{} // a mutex that can be waited for with a limit
 }
 
@@ -189,14 +182,7 @@ func (k *fileLock) flock(ctx context.Context) error {
 			return err
 		}
 		if ok {
-			// A file that was looked at so lately cannot have been removed
-			// since by anybody who then took the lock of its successor.
-			k.at = time.Now()
-			if k.at.Sub(k.seen) < seenLately {
-				return nil
-			}
 			if linked(k.f) {
-				k.seen = k.at
 				return nil
 			}
 			// Somebody removed the file: its successor is the lock now.
