@@ -201,9 +201,8 @@ func TestApprovalsEnds(t *testing.T) {
 
 // forge makes a line that continues another.
 func forge(after []byte, seq int, key string) []byte {
-	l := newLog("", "x", LogOptions{})
-	n := mark{seq: int64(seq - 1), hash: sumLine(after)}
-	b, _ := l.encode(nil, n, testTime, &pending{data: encodeRecord(nil, Record{Body: grantRecord{Key: key}})})
+	l := &Log{head: mark{seq: int64(seq - 1), hash: sumLine(after)}}
+	b, _ := l.encode(nil, encodeRecords(nil, Record{Body: grantRecord{Key: key}}), testTime)
 	return b
 }
 

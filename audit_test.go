@@ -740,8 +740,10 @@ func TestRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if runGone(dir, "mine") || runGone(dir, "mine") {
-		t.Error("a run that lives is gone")
+	for range 2 { // asking changes nothing
+		if runGone(dir, "mine") {
+			t.Error("a run that lives is gone")
+		}
 	}
 	if runGone(dir, "../runs/never") || runGone(dir, "") {
 		t.Error("a run without a proper name is gone")

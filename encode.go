@@ -22,22 +22,26 @@ const (
 	maxPrefix = len(`{"prev":"","seq":,"ts":"","`) + 64 + 19 + len(timeLayout)
 )
 
-// encodeRecord appends the part of a line that does not depend on its place in
-// the log, from the kind on, with its newline.
-func encodeRecord(b []byte, r Record) []byte {
-	e := encoder{limit: maxField}
-	// At the last step the worst that a record can hold is within the limit: a
-	// byte becomes at most 7 (see appendText), and a list has 9 entries.
-	for start := len(b); ; e.limit /= 2 {
-		e.b = append(b[:start], `"kind":"`...)
-		e.b = append(append(e.b, r.Body.kind()...), '"')
-		e.some("run", r.Run).some("chat", r.Chat).some("channel", r.Channel).some("call", r.Call)
-		r.Body.fields(&e)
-		b = append(e.b, "}\n"...)
-		if len(b)-start <= maxLine-maxPrefix || e.limit <= 128 {
-			return b
+// encodeRecords appends, of each record's line, the part that does not depend on
+// its place in the log, from the kind on, with its newline.
+func encodeRecords(b []byte, recs ...Record) []byte {
+	for _, r := range recs {
+		// At the last step the worst that a record can hold is within the
+		// limit: a byte becomes at most 7 (see appendText), and a list has 9
+		// entries.
+		e := encoder{limit: maxField}
+		for start := len(b); ; e.limit /= 2 {
+			e.b = append(b[:start], `"kind":"`...)
+			e.b = append(append(e.b, r.Body.kind()...), '"')
+			e.some("run", r.Run).some("chat", r.Chat).some("channel", r.Channel).some("call", r.Call)
+			r.Body.fields(&e)
+			b = append(e.b, "}\n"...)
+			if len(b)-start <= maxLine-maxPrefix || e.limit <= 128 {
+				break
+			}
 		}
 	}
+	return b
 }
 
 // An encoder appends the members of an object, each text cut to limit bytes. Its

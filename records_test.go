@@ -51,11 +51,7 @@ func goldenRecords() []Record {
 
 func TestGoldenLines(t *testing.T) {
 	recs := goldenRecords()
-	var data []byte
-	for _, r := range recs {
-		data = encodeRecord(data, r)
-	}
-	got, _ := newLog("", "x", LogOptions{}).encode(nil, mark{}, testTime, &pending{data: data})
+	got, _ := new(Log).encode(nil, encodeRecords(nil, recs...), testTime)
 	path := filepath.Join("testdata", "audit", "golden.jsonl")
 	if os.Getenv("PICKET_TEST_UPDATE") != "" {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -263,13 +259,13 @@ func TestLongFieldsAreCut(t *testing.T) {
 	}
 	var back struct{ Args map[string]string }
 	args, _ := json.Marshal(map[string]string{"short": "s", "long": strings.Repeat("x", 100_000)})
-	line := append([]byte("{"), encodeRecord(nil, Record{Body: decisionRecord{Args: args}})...)
+	line := append([]byte("{"), encodeRecords(nil, Record{Body: decisionRecord{Args: args}})...)
 	if err := json.Unmarshal(line, &back); err != nil || back.Args["short"] != "s" || len(back.Args["long"]) > maxField {
 		t.Errorf("%v: %.200s", err, line)
 	}
 	// The longest go first.
 	text := strings.Repeat("\x01", maxField)
-	line = encodeRecord(nil, Record{Body: modelTurnRecord{Text: strings.Repeat("x", 1500), Calls: []string{text, text, text, text}}})
+	line = encodeRecords(nil, Record{Body: modelTurnRecord{Text: strings.Repeat("x", 1500), Calls: []string{text, text, text, text}}})
 	if len(line) > maxLine-maxPrefix || !bytes.Contains(line, []byte(strings.Repeat("x", 1500))) {
 		t.Errorf("%d bytes: %.200s", len(line), line)
 	}
@@ -284,7 +280,7 @@ func TestNoLineIsTooLong(t *testing.T) {
 			v := reflect.New(reflect.TypeOf(r.Body)).Elem()
 			fillWorst(v, text, list)
 			rec := Record{Run: text, Chat: text, Channel: text, Call: text, Body: v.Interface().(recordBody)}
-			b, h := newLog("", "x", LogOptions{}).encode(nil, mark{seq: 1 << 62}, testTime, &pending{data: encodeRecord(nil, rec)})
+			b, h := (&Log{head: mark{seq: 1 << 62}}).encode(nil, encodeRecords(nil, rec), testTime)
 			if len(b) > maxLine {
 				t.Errorf("%s of %q: %d bytes", rec.Body.kind(), bad, len(b))
 			}
