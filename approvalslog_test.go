@@ -16,16 +16,16 @@ import (
 	"testing"
 )
 
-// granted follows approvals.jsonl as its users do.
-type granted struct {
+// grantedBy follows approvals.jsonl as its users do.
+type grantedBy struct {
 	*Log
 	mu   sync.Mutex
 	keys []string
 }
 
-func openGranted(t *testing.T, audit *Log, dir string) *granted {
+func openGranted(t *testing.T, audit *Log, dir string) *grantedBy {
 	t.Helper()
-	g := &granted{}
+	g := &grantedBy{}
 	l, err := OpenLog(dir, approvalsName, LogOptions{Anchor: audit, Apply: g.apply})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func openGranted(t *testing.T, audit *Log, dir string) *granted {
 	return g
 }
 
-func (g *granted) apply(n Line) {
+func (g *grantedBy) apply(n Line) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var r grantRecord
@@ -53,7 +53,7 @@ func (g *granted) apply(n Line) {
 	}
 }
 
-func (g *granted) add(keys ...string) error {
+func (g *grantedBy) add(keys ...string) error {
 	return g.Update(context.Background(), func() (recs []Record, err error) {
 		for _, k := range keys {
 			recs = append(recs, Record{Body: grantRecord{Key: k}})
@@ -62,13 +62,13 @@ func (g *granted) add(keys ...string) error {
 	})
 }
 
-func (g *granted) want(t *testing.T, keys ...string) {
+func (g *grantedBy) want(t *testing.T, keys ...string) {
 	t.Helper()
 	if err := g.add(); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(g.keys, keys) {
-		t.Errorf("granted %q, want %q", g.keys, keys)
+		t.Errorf("grantedBy %q, want %q", g.keys, keys)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestHelperApprovals(t *testing.T) {
 		fmt.Println("ERR", err)
 		os.Exit(3)
 	}
-	g := &granted{}
+	g := &grantedBy{}
 	if g.Log, err = OpenLog(dir, approvalsName, LogOptions{Anchor: audit, Apply: g.apply}); err != nil {
 		fmt.Println("ERR", err)
 		os.Exit(3)

@@ -307,7 +307,7 @@ func TestBoxesAgreeOnRepositories(t *testing.T) {
 		s.Exec(context.Background(), sh("touch ready; while ! test -e go; do sleep 0.01; done"))
 		close(done)
 	}()
-	waitFor(t, ws+"/ready")
+	waitForFile(t, ws+"/ready")
 	git(t, ws, "init", "-q", "new")
 	if got := printed(t, s, "touch new/.git/x && echo writable"); got != "writable" {
 		t.Errorf("protected in one box only: %s", got)

@@ -34,7 +34,7 @@ func someTools() []tools.Tool {
 }
 
 // calls returns the calls of a reply, a line each.
-func calls(r Reply) string {
+func wantCalls(r Reply) string {
 	var out []string
 	for _, c := range r.Calls {
 		if c.Invalid != "" {
@@ -116,7 +116,7 @@ func TestRehearsalCommands(t *testing.T) {
 			t.Errorf("%q: %v", test.say, err)
 			continue
 		}
-		if got := calls(reply); got != test.want {
+		if got := wantCalls(reply); got != test.want {
 			t.Errorf("%q calls\n%s\nwant\n%s", test.say, got, test.want)
 		}
 		if test.want == "" && (!strings.Contains(reply.Text, "not a language model") || !strings.Contains(reply.Text, "OPENAI_API_KEY") || !strings.Contains(reply.Text, "run: ls")) {
@@ -154,11 +154,11 @@ func TestRehearsalReports(t *testing.T) {
 		t.Error("the same request brings another answer")
 	}
 	list = append(list, Message{Role: "assistant", Content: got.Text}, Message{Role: "user", Content: "list"})
-	if next := chat(list, someTools()); calls(next) != `files {"action":"list"}` {
-		t.Errorf("the next message calls %s", calls(next))
+	if next := chat(list, someTools()); wantCalls(next) != `files {"action":"list"}` {
+		t.Errorf("the next message calls %s", wantCalls(next))
 	}
 	some := chat(userSays("run: ls\nlist\nsing a song"), []tools.Tool{{Name: "files"}})
-	if calls(some) != `files {"action":"list"}` || !strings.Contains(some.Text, "Not done: the tool shell is not available") || !strings.Contains(some.Text, `Not understood: "sing a song"`) {
+	if wantCalls(some) != `files {"action":"list"}` || !strings.Contains(some.Text, "Not done: the tool shell is not available") || !strings.Contains(some.Text, `Not understood: "sing a song"`) {
 		t.Errorf("%+v", some)
 	}
 	if none := chat(userSays("run: ls"), nil); len(none.Calls) != 0 || !strings.Contains(none.Text, "not available") {
@@ -182,8 +182,8 @@ func TestRehearsalTakesNoOrdersFromData(t *testing.T) {
 		{"", "", "read what was piped"},
 	} {
 		reply, err := m.Chat(t.Context(), ModelRequest{Messages: userSays(test.say + block), Tools: someTools()}, nil)
-		if err != nil || calls(reply) != test.calls || !strings.Contains(reply.Text, test.text) {
-			t.Errorf("%q: %v, calls %s, text %q", test.say, err, calls(reply), reply.Text)
+		if err != nil || wantCalls(reply) != test.calls || !strings.Contains(reply.Text, test.text) {
+			t.Errorf("%q: %v, calls %s, text %q", test.say, err, wantCalls(reply), reply.Text)
 		}
 	}
 	reply, err := m.Chat(t.Context(), ModelRequest{Messages: userSays("read what was piped"), Tools: someTools()}, nil)

@@ -295,7 +295,7 @@ func TestBoxHidesFilesThatAreReplaced(t *testing.T) {
 	go func() {
 		done <- string(s.Exec(context.Background(), sh("touch ready; while ! test -e go; do sleep 0.01; done; cat data/vault.enc 2>&1; ls -A data")).Stdout)
 	}()
-	waitFor(t, ws+"/ready")
+	waitForFile(t, ws+"/ready")
 	write(t, ws+"/data/new", "hunter3")
 	if err := os.Rename(ws+"/data/new", ws+"/data/vault.enc"); err != nil {
 		t.Fatal(err)
@@ -306,7 +306,7 @@ func TestBoxHidesFilesThatAreReplaced(t *testing.T) {
 	}
 }
 
-func waitFor(t testing.TB, p string) {
+func waitForFile(t testing.TB, p string) {
 	t.Helper()
 	for range 1000 {
 		if _, err := os.Lstat(p); err == nil {
@@ -572,13 +572,13 @@ func TestBoxEndsEverything(t *testing.T) {
 			}
 			os.Remove(ws + "/beat")
 			ctx, cancel := context.WithCancel(context.Background())
-			go func() { waitFor(t, ws+"/beat"); time.Sleep(50 * time.Millisecond); cancel() }()
+			go func() { waitForFile(t, ws+"/beat"); time.Sleep(50 * time.Millisecond); cancel() }()
 			if res := s.Exec(ctx, sh(daemon+"trap '' TERM; echo before; while :; do sleep 0.01; done")); !res.Stopped || res.TimedOut || res.Exit != 137 || string(res.Stdout) != "before\n" || beats(t, ws+"/beat") {
 				t.Errorf("stop: %+v", res)
 			}
 			ctx, cancel = context.WithCancel(context.Background())
 			os.Remove(ws + "/beat")
-			go func() { waitFor(t, ws+"/beat"); cancel() }()
+			go func() { waitForFile(t, ws+"/beat"); cancel() }()
 			if res := s.Exec(ctx, sh("trap 'echo ended; exit 9' TERM; touch beat; while :; do sleep 0.01; done")); res.Exit != 9 || string(res.Stdout) != "ended\n" {
 				t.Errorf("an end of its own: %+v", res)
 			}
@@ -951,7 +951,7 @@ func TestBoxKilledFromOutside(t *testing.T) {
 	go func() {
 		done <- s.Exec(context.Background(), sh("echo out; while :; do echo x >>beat; sleep 0.005; done"))
 	}()
-	waitFor(t, ws+"/beat")
+	waitForFile(t, ws+"/beat")
 	pids := childrenOf(t, os.Getpid(), "bwrap")
 	if len(pids) != 1 {
 		t.Fatalf("bubblewrap is %v", pids)
@@ -1001,7 +1001,7 @@ func TestBoxDiesWithPicket(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, ws+"/beat")
+	waitForFile(t, ws+"/beat")
 	cmd.Process.Kill()
 	cmd.Wait()
 	for range 200 {
