@@ -70,9 +70,9 @@ type Event struct {
 	OK      *bool    `json:"ok,omitempty"`
 	Verdict string   `json:"verdict,omitempty"`
 	Error   string   `json:"error,omitempty"`
-	MS      int64    `json:"ms,omitempty"`
-	In      int      `json:"in,omitempty"`
-	Out     int      `json:"out,omitempty"`
+	MS      *int64   `json:"ms,omitempty"`
+	In      *int     `json:"in,omitempty"`
+	Out     *int     `json:"out,omitempty"`
 	Exit    *int     `json:"exit,omitempty"`
 
 	thinking bool // Text is reasoning, not part of the answer

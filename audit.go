@@ -56,6 +56,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -103,45 +104,36 @@ type LogOptions struct {
 // Log is an append-only, hash-chained file that several processes share. Its
 // methods may be called from several goroutines.
 type Log struct {
-	dir, name string
-	path      string
-	opt       LogOptions
-	lock      *fileLock
-	state     *os.File // nil with an anchor
+	dir, name, path string
+
+	opt   LogOptions
+	lock  *fileLock
+	state *os.File // nil with an anchor
+	timer *time.Timer
 
 	// Under the lock:
-	head    mark
-	logID   [16]byte
-	id      fileID
-	buf     []byte
 	known   bool // head and id are the file's, as this process last saw it
-	clock   int64
-	seconds [len("2006-01-02T15:04:05.")]byte // of clock
+	head    mark
+	id      fileID
+	logID   [16]byte
+	body    []byte // buffers
+	buf     []byte
+	clock   int64 // Unix time of seconds
+	seconds [len("2006-01-02T15:04:05.")]byte
 
-	queueMu sync.Mutex
-	queue   []*pending
-
-	syncMu sync.Mutex // the right to sync, and to change f
+	fileMu sync.Mutex // against changing f while it is synced
 	f      *os.File
-	synced uint64
 
-	pubMu   sync.Mutex // what was written last, for those who sync
-	written uint64
-	pub     mark
-	pubID   [16]byte
-	broken  error // sticky: a failed sync may have lost what was written
-	doubt   bool  // the state could not be written: look at it again
-	timer   *time.Timer
-	armed   bool
+	syncMu  sync.Mutex
+	last    mark          // what was written last, of the log with the id lastID
+	lastID  [16]byte      //
+	written uint64        // writes
+	synced  uint64        // those of them that are on disk
+	round   chan struct{} // the sync under way, closed at its end
+	broken  error         // a sync failed: what was written may be lost, for good
+	doubt   bool          // the state could not be written: look at it again
+	armed   bool          // the timer runs
 	closed  bool
-}
-
-// pending is what one call of Append waits to have written.
-type pending struct {
-	data []byte // encoded from the kind on, one line each
-	done bool   // under the in-process mutex
-	err  error
-	at   uint64 // of Log.written
 }
 
 // openAudit opens the audit log in the data folder, makes it if there is none,
@@ -150,35 +142,29 @@ func openAudit(dir string) (*Log, error) { return OpenLog(dir, auditName, LogOpt
 
 // OpenLog opens a log. One with an anchor is read at the first Update.
 func OpenLog(dir, name string, opt LogOptions) (*Log, error) {
-	l := newLog(dir, name, opt)
-	if err := l.open(); err != nil {
+	l, err := newLog(dir, name, opt)
+	if err == nil && opt.Anchor == nil {
+		err = l.locked(context.Background(), l.fresh)
+	}
+	if err != nil {
 		l.release()
 		return nil, l.fail(err)
 	}
 	return l, nil
 }
 
-func newLog(dir, name string, opt LogOptions) *Log {
-	return &Log{dir: dir, name: name, path: filepath.Join(dir, name), opt: opt}
-}
-
-func (l *Log) open() (err error) {
-	if err := ensureDir(l.dir); err != nil {
-		return err
-	}
-	if l.lock, err = openLock(lockName(l.dir, l.name)); err != nil {
-		return err
-	}
+func newLog(dir, name string, opt LogOptions) (l *Log, err error) {
+	l = &Log{dir: dir, name: name, path: filepath.Join(dir, name), opt: opt}
 	l.timer = time.AfterFunc(time.Hour, l.flush)
 	l.timer.Stop()
-	if l.opt.Anchor != nil {
-		return nil
+	if err = ensureDir(dir); err == nil {
+		l.lock, err = openLock(lockName(dir, name))
 	}
-	return l.locked(context.Background(), l.fresh)
+	return l, err
 }
 
 func lockName(dir, name string) string {
-	return filepath.Join(dir, name[:len(name)-len("jsonl")]+"lock")
+	return filepath.Join(dir, strings.TrimSuffix(name, ".jsonl")+".lock")
 }
 
 // fail makes err one of this log's.
@@ -205,68 +191,30 @@ func (l *Log) Append(ctx context.Context, sync bool, recs ...Record) error {
 	if l.opt.Anchor != nil {
 		return l.fail(errors.New("this log is written by Update"))
 	}
-	p := &pending{data: make([]byte, 0, 1024)}
-	for _, r := range recs {
-		p.data = encodeRecord(p.data, r)
-	}
-	l.queueMu.Lock()
-	l.queue = append(l.queue, p)
-	l.queueMu.Unlock()
 	if err := l.lock.enter(ctx); err != nil {
-		if l.withdraw(p) {
-			return l.fail(err)
-		}
-		// Taken just now: how that ends must be known.
-		if err := l.lock.enter(context.Background()); err != nil {
-			return l.fail(err)
-		}
+		return l.fail(err)
 	}
-	if !p.done {
-		l.writeQueue(ctx)
-	}
-	l.lock.leave()
-	if p.err != nil || !sync {
-		return l.fail(p.err)
-	}
-	return l.fail(l.syncTo(p.at))
-}
-
-// withdraw takes p off the queue, unless a writer has.
-func (l *Log) withdraw(p *pending) bool {
-	l.queueMu.Lock()
-	defer l.queueMu.Unlock()
-	for i, q := range l.queue {
-		if q == p {
-			l.queue = append(l.queue[:i], l.queue[i+1:]...)
-			return true
-		}
-	}
-	return false
-}
-
-// writeQueue writes what this process has waiting. The caller has entered.
-func (l *Log) writeQueue(ctx context.Context) {
-	l.queueMu.Lock()
-	batch := l.queue
-	l.queue = nil
-	l.queueMu.Unlock()
+	l.body = encodeRecords(l.body[:0], recs...)
 	err := l.lock.flock(ctx)
 	if err == nil {
 		if err = l.fresh(); err == nil {
-			err = l.write(batch...)
+			err = l.write(l.body)
 		}
 		unlockFile(l.lock.f)
 	}
-	for _, p := range batch {
-		p.done, p.err = true, err
+	n := l.written
+	l.lock.leave()
+	if err == nil && sync {
+		err = l.syncTo(n)
 	}
+	return l.fail(err)
 }
 
 // fresh brings what is known about the file up to date, under the lock.
 func (l *Log) fresh() error {
-	l.pubMu.Lock()
+	l.syncMu.Lock()
 	broken, closed, doubt := l.broken, l.closed, l.doubt
-	l.pubMu.Unlock()
+	l.syncMu.Unlock()
 	switch {
 	case closed:
 		return errClosed
@@ -282,148 +230,178 @@ func (l *Log) fresh() error {
 			return l.readOn(size)
 		}
 	}
-	l.known = false
 	if err := l.attach(); err != nil {
+		l.known = false
 		return err
 	}
 	l.known = true
 	return nil
 }
 
-// write appends what is pending in one write, under the lock, to a file that
-// was looked at. After an error nothing of it is in the file, or it is found as
-// a torn line by whoever looks next.
-func (l *Log) write(batch ...*pending) error {
-	if l.f == nil {
-		if err := l.openFile(); err != nil {
-			return err
-		}
+// write appends what encodeRecords made, to a file that was looked at.
+func (l *Log) write(body []byte) error {
+	buf, h := l.encode(l.buf[:0], body, time.Now())
+	if l.buf = buf; cap(buf) > 1<<20 {
+		l.buf, l.body = nil, nil
 	}
-	buf, h := l.encode(l.buf[:0], l.head, time.Now(), batch...)
-	l.buf = buf
-	if cap(buf) > 1<<20 {
-		l.buf = nil
-	}
-	if _, err := l.f.Write(buf); err != nil {
-		if l.f.Truncate(l.head.off) != nil {
-			l.known = false
-		}
+	if err := l.put(buf, l.head.off); err != nil {
 		return err
 	}
-	l.head = h
-	l.publish(batch...)
+	l.advance(h)
 	return l.letGo()
 }
 
-// encode appends the lines of a batch that continue h.
-func (l *Log) encode(b []byte, h mark, now time.Time, batch ...*pending) ([]byte, mark) {
+// encode appends the lines that continue the head, and returns the new head.
+func (l *Log) encode(b, body []byte, now time.Time) ([]byte, mark) {
+	h := l.head
 	if s := now.Unix(); s != l.clock {
 		now.UTC().AppendFormat(l.seconds[:0], "2006-01-02T15:04:05.")
 		l.clock = s
 	}
 	us := now.Nanosecond() / 1000
-	start := len(b)
-	for _, p := range batch {
-		for rest := p.data; len(rest) > 0; {
-			n := bytes.IndexByte(rest, '\n') + 1
-			from := len(b)
-			b = append(b, `{"prev":"`...)
-			if h.seq > 0 {
-				b = hex.AppendEncode(b, h.hash[:])
-			}
-			h.seq++
-			b = append(b, `","seq":`...)
-			b = strconv.AppendInt(b, h.seq, 10)
-			b = append(b, `,"ts":"`...)
-			b = append(b, l.seconds[:]...)
-			for d := 100000; d > 0; d /= 10 {
-				b = append(b, byte('0'+us/d%10))
-			}
-			b = append(b, `Z",`...)
-			b = append(b, rest[:n]...)
-			h.hash = sha256.Sum256(b[from : len(b)-1])
-			rest = rest[n:]
+	for len(body) > 0 {
+		n := bytes.IndexByte(body, '\n') + 1
+		from := len(b)
+		b = append(b, `{"prev":"`...)
+		if h.seq > 0 {
+			b = hex.AppendEncode(b, h.hash[:])
 		}
+		h.seq++
+		b = append(b, `","seq":`...)
+		b = strconv.AppendInt(b, h.seq, 10)
+		b = append(b, `,"ts":"`...)
+		b = append(b, l.seconds[:]...)
+		for d := 100000; d > 0; d /= 10 {
+			b = append(b, byte('0'+us/d%10))
+		}
+		b = append(b, `Z",`...)
+		b = append(b, body[:n]...)
+		h.hash = sha256.Sum256(b[from : len(b)-1])
+		h.off += int64(len(b) - from)
+		body = body[n:]
 	}
-	h.off += int64(len(b) - start)
 	return b, h
 }
 
-// publish tells those who sync what there is to sync.
-func (l *Log) publish(batch ...*pending) {
-	l.pubMu.Lock()
-	l.written++
-	for _, p := range batch {
-		p.at = l.written
+// put writes lines after the head; if the file is longer, over what stands
+// there. After an error nothing of them is in the file, or whoever looks next
+// finds a torn line.
+func (l *Log) put(b []byte, size int64) error {
+	if size > l.head.off {
+		return l.overwrite(b, size)
 	}
-	l.pub, l.pubID = l.head, l.logID
+	if l.f == nil {
+		if err := l.openFile(); err != nil {
+			return err
+		}
+	}
+	if _, err := l.f.Write(b); err != nil {
+		if l.f.Truncate(l.head.off) != nil {
+			l.known = false
+		}
+		return err
+	}
+	return nil
+}
+
+func (l *Log) overwrite(b []byte, size int64) error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|noFollow, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(b, l.head.off); err != nil {
+		return err
+	}
+	if end := l.head.off + int64(len(b)); end < size {
+		return f.Truncate(end)
+	}
+	return nil
+}
+
+// advance moves the head, and tells those who sync what there is to sync.
+func (l *Log) advance(h mark) {
+	l.head = h
+	l.syncMu.Lock()
+	l.written++
+	l.last, l.lastID = h, l.logID
 	if !l.armed && !l.closed {
 		l.armed = true
 		l.timer.Reset(flushDelay)
 	}
-	l.pubMu.Unlock()
+	l.syncMu.Unlock()
 }
 
-// syncTo returns when what was written up to n is on disk and the state knows
-// of it.
+// syncTo returns when the first n writes are on disk and the state knows of
+// them. One goroutine syncs for all who have written by then.
 func (l *Log) syncTo(n uint64) error {
 	l.syncMu.Lock()
-	l.pubMu.Lock()
-	at, h, id, err := l.written, l.pub, l.pubID, l.broken
-	l.pubMu.Unlock()
-	if l.synced >= n || err != nil {
+	for l.broken == nil && l.synced < n && l.round != nil {
+		round := l.round
 		l.syncMu.Unlock()
-		return err
+		<-round
+		l.syncMu.Lock()
 	}
-	f := l.f
-	if f == nil {
-		f, err = os.OpenFile(l.path, os.O_RDWR|noFollow, 0)
+	if l.broken != nil || l.synced >= n {
+		defer l.syncMu.Unlock()
+		return l.broken
 	}
-	if err == nil {
-		err = syncData(f)
-	}
-	if l.f == nil && f != nil {
-		f.Close()
-	}
-	if err == nil {
+	round := make(chan struct{})
+	l.round = round
+	at, h, id := l.written, l.last, l.lastID
+	l.syncMu.Unlock()
+	err := l.syncFile()
+	l.syncMu.Lock()
+	if l.round = nil; err == nil {
 		l.synced = at
+	} else {
+		l.broken = err
 	}
 	l.syncMu.Unlock()
+	close(round)
 	if err != nil {
-		l.pubMu.Lock()
-		l.broken = err
-		l.pubMu.Unlock()
 		return err
 	}
 	return l.locked(context.Background(), func() error { return l.saveHead(h, id, false) })
 }
 
+func (l *Log) syncFile() error {
+	l.fileMu.Lock()
+	defer l.fileMu.Unlock()
+	if l.f != nil {
+		return syncData(l.f)
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR|noFollow, 0) // see reopenLogs
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncData(f), f.Close())
+}
+
 // flush syncs what nobody waited for, and then the state.
 func (l *Log) flush() {
-	l.pubMu.Lock()
-	at := l.written
+	l.syncMu.Lock()
 	l.armed = false
-	l.pubMu.Unlock()
-	if l.syncTo(at) == nil {
-		l.locked(context.Background(), l.syncState)
+	n := l.written
+	l.syncMu.Unlock()
+	if l.syncTo(n) == nil {
+		l.locked(context.Background(), func() error { return syncData(l.state) })
 	}
 }
 
 // Close syncs what is pending. The log cannot be used after.
 func (l *Log) Close() error {
-	l.pubMu.Lock()
-	was := l.closed
+	l.syncMu.Lock()
+	was, n := l.closed, l.written
 	l.closed = true
-	at := l.written
-	l.pubMu.Unlock()
+	l.syncMu.Unlock()
 	if was {
 		return nil
 	}
-	l.timer.Stop()
 	var err error
-	if l.opt.Anchor == nil {
-		if err = l.syncTo(at); err == nil {
-			err = l.locked(context.Background(), l.syncState)
+	if l.timer.Stop(); l.opt.Anchor == nil {
+		if err = l.syncTo(n); err == nil {
+			err = l.locked(context.Background(), func() error { return syncData(l.state) })
 		}
 	}
 	if e := l.lock.enter(context.Background()); e == nil { // nobody is writing
@@ -434,24 +412,22 @@ func (l *Log) Close() error {
 }
 
 func (l *Log) release() {
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
+	l.fileMu.Lock()
+	defer l.fileMu.Unlock()
 	for _, f := range []*os.File{l.f, l.state} {
 		if f != nil {
 			f.Close()
 		}
 	}
-	l.f = nil
-	if l.lock != nil {
+	if l.f = nil; l.lock != nil {
 		l.lock.Close()
 	}
 }
 
 // setFile changes the file; what was written to the old one is synced first.
-func (l *Log) setFile(f *os.File) error {
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	var err error
+func (l *Log) setFile(f *os.File) (err error) {
+	l.fileMu.Lock()
+	defer l.fileMu.Unlock()
 	if l.f != nil {
 		if !reopenLogs {
 			err = syncData(l.f)
@@ -542,23 +518,20 @@ func (l *Log) Update(ctx context.Context, fn func() ([]Record, error)) error {
 	if err != nil || len(recs) == 0 {
 		return err
 	}
-	var data []byte
-	for _, r := range recs {
-		data = encodeRecord(data, r)
-	}
-	return l.fail(l.commit(ctx, data, l.head.off))
+	return l.fail(l.commit(ctx, l.head.off, recs...))
 }
 
-// commit appends lines to a log with an anchor: first the anchor learns what is
-// coming, then it is written and synced, then the anchor learns that it is there.
-func (l *Log) commit(ctx context.Context, data []byte, size int64) error {
+// commit appends to a log with an anchor, over what stands after the head up to
+// size: first the anchor learns what is coming, then it is written and synced,
+// then the anchor learns that it is there.
+func (l *Log) commit(ctx context.Context, size int64, recs ...Record) error {
 	if l.head.seq == 0 {
 		var id [16]byte
 		rand.Read(id[:])
 		g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(id[:])}
-		data = append(encodeRecord(nil, Record{Body: g}), data...)
+		recs = append([]Record{{Body: g}}, recs...)
 	}
-	b, h := l.encode(nil, l.head, time.Now(), &pending{data: data})
+	b, h := l.encode(nil, encodeRecords(nil, recs...), time.Now())
 	a := l.opt.Anchor
 	if err := a.setAnchored(ctx, true, l.head, h); err != nil {
 		return err
@@ -573,39 +546,30 @@ func (l *Log) commit(ctx context.Context, data []byte, size int64) error {
 		return errors.Join(err, os.Truncate(l.path, l.head.off), a.setAnchored(ctx, true, l.head, l.head))
 	}
 	l.head = h
-	for len(b) > 0 {
-		line, rest, _ := bytes.Cut(b, []byte("\n"))
+	for line := range bytes.Lines(b) {
 		n, err := parseLine(line)
 		if err != nil {
 			panic("unreachable: a line of ours does not parse: " + err.Error())
 		}
 		l.apply(n)
-		b = rest
 	}
 	return l.letGo()
 }
 
-// place writes b after the head and syncs it. The file may be missing, or hold
-// something after the head that b is to replace.
+// place makes the file if there is none, and puts b there, synced.
 func (l *Log) place(b []byte, size int64) error {
-	if size > l.head.off {
-		if err := l.overwrite(b, size); err != nil {
+	if l.head.seq == 0 && size == 0 {
+		if err := makeFile(l.path); err != nil {
 			return err
 		}
-		return syncData(l.f)
-	}
-	if _, _, err := statName(l.path); errors.Is(err, fs.ErrNotExist) {
-		f, err := createFile(l.path)
-		if err != nil {
+		if err := syncDir(l.dir); err != nil {
 			return err
 		}
-		f.Close()
-		defer syncDir(l.dir)
 	}
 	if err := l.openFile(); err != nil {
 		return err
 	}
-	if _, err := l.f.Write(b); err != nil {
+	if err := l.put(b, size); err != nil {
 		return err
 	}
 	return syncData(l.f)
@@ -621,33 +585,33 @@ func (l *Log) catchUp(ctx context.Context) error {
 	if l.known && id == l.id && size == l.head.off {
 		return nil
 	}
-	have, next, aerr := l.opt.Anchor.anchored(ctx)
-	if aerr != nil {
-		return aerr
+	have, next, err := l.opt.Anchor.anchored(ctx)
+	if err != nil {
+		return err
+	}
+	if size == 0 && have.seq > 0 {
+		return fmt.Errorf("it is gone or empty but had %d lines; %w", have.seq, errDamaged)
+	}
+	if size == 0 {
+		l.id, l.head, l.known = id, mark{}, true
+		return nil
 	}
 	from := l.head
 	if !l.known || id != l.id || size < l.head.off {
 		from = mark{}
 	}
-	if err != nil || size == 0 {
-		if have.seq > 0 {
-			return fmt.Errorf("it is gone or empty but had %d lines; %w", have.seq, errDamaged)
-		}
-		l.id, l.head, l.known = id, mark{}, true
-		return nil
-	}
 	if err := l.openFile(); err != nil {
 		return err
 	}
 	var lines []Line
-	known, seen := from, len(lines)
+	met, seen := from, 0
 	end, err := readLinked(l.f, from, size, func(m mark, line []byte) {
-		n, perr := parseLine(line)
-		if perr != nil {
+		n, err := parseLine(line)
+		if err != nil {
 			n.Kind = "" // of no kind: it does nothing
 		}
 		if lines = append(lines, n); m.same(have) {
-			known, seen = m, len(lines)
+			met, seen = m, len(lines)
 		}
 	})
 	whole := err == nil && end.off == size
@@ -657,8 +621,8 @@ func (l *Log) catchUp(ctx context.Context) error {
 		if err := l.opt.Anchor.setAnchored(ctx, false, end, end); err != nil {
 			return err
 		}
-	case known.same(have) && !have.same(next):
-		end, lines = known, lines[:seen] // an append that was not finished
+	case met.same(have) && !have.same(next):
+		end, lines = met, lines[:seen] // an append that was not finished
 	case err != nil:
 		return err
 	default:
@@ -668,14 +632,14 @@ func (l *Log) catchUp(ctx context.Context) error {
 	for _, n := range lines {
 		l.apply(n)
 	}
-	if end.off < size {
-		data, err := l.repairLines(size)
-		if err != nil {
-			return err
-		}
-		return l.commit(ctx, data, size)
+	if end.off == size {
+		return l.letGo()
 	}
-	return l.letGo()
+	r, err := torn(l.f, end.off, size)
+	if err != nil {
+		return err
+	}
+	return l.commit(ctx, size, r)
 }
 
 func (l *Log) apply(n Line) {

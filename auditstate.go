@@ -146,8 +146,6 @@ func (l *Log) editState(sync bool, fn func(*auditState) bool) error {
 	return syncData(l.state)
 }
 
-func (l *Log) syncState() error { return syncData(l.state) }
-
 // saveHead moves the state to a line that is on the disk, if the log is still
 // the same; not back, unless after a gap, since another process may have been
 // further.
@@ -160,9 +158,9 @@ func (l *Log) saveHead(h mark, id [16]byte, back bool) error {
 		return true
 	})
 	if err != nil {
-		l.pubMu.Lock()
+		l.syncMu.Lock()
 		l.doubt = true
-		l.pubMu.Unlock()
+		l.syncMu.Unlock()
 	}
 	return err
 }
@@ -296,9 +294,9 @@ func (l *Log) readOn(size int64) error {
 	}
 	l.head = h
 	if h.off < size {
-		return l.repair(size)
+		return l.repair(size, false)
 	}
-	return nil
+	return l.letGo()
 }
 
 // attach finds the log's end anew: at the start, and when the file is not the
@@ -320,45 +318,47 @@ func (l *Log) attach() error {
 	if err != nil {
 		return fmt.Errorf("%w; %w", err, errDamaged)
 	}
+	known := st.Head.mark()
+	if l.logID == st.Log && l.last.seq > known.seq {
+		known = l.last // this process wrote more, and has not synced it yet
+	}
 	l.logID = st.Log
 	if st.Head.Seq > 0 && size == 0 {
 		return fmt.Errorf("it is gone or empty but had %d lines; %w", st.Head.Seq, errDamaged)
 	}
-	l.pubMu.Lock()
+	l.syncMu.Lock()
 	l.doubt = false
-	l.pubMu.Unlock()
+	l.syncMu.Unlock()
 	if missing {
-		f, err := createFile(l.path)
-		if err != nil {
+		if err := makeFile(l.path); err != nil {
 			return err
 		}
-		f.Close()
 	}
 	if err := l.openFile(); err != nil {
 		return err
 	}
-	h, gap, err := l.find(st.Head.mark(), size)
+	h, gap, err := l.find(known, size)
 	if err != nil {
 		return err
 	}
 	l.head = h
 	if h.seq == 0 {
-		return l.begin(&st)
+		return l.begin(&st, size)
 	}
 	var g genesisRecord
 	if err := firstLine(l.f, &g); err != nil || g.Log != hex.EncodeToString(st.Log[:]) {
 		return fmt.Errorf("%s belongs to another log; %w", stateName, errDamaged)
 	}
-	if gap == nil && h.off == size {
-		if h.seq == st.Head.Seq && h.off == st.Head.Off {
-			return nil
-		}
-		return l.settle(false)
-	}
 	if gap != nil {
-		return l.repair(size, Record{Body: *gap})
+		return l.repair(size, true, Record{Body: *gap})
 	}
-	return l.repair(size)
+	if h.off < size {
+		return l.repair(size, false)
+	}
+	if h.seq == st.Head.Seq && h.off == st.Head.Off {
+		return nil
+	}
+	return l.settle(false)
 }
 
 func firstLine(f io.ReaderAt, g *genesisRecord) error {
@@ -419,29 +419,19 @@ func endsAt(r io.ReaderAt, m mark, size int64) bool {
 }
 
 // begin writes the first line. What may be in the file is a torn first line.
-func (l *Log) begin(st *auditState) error {
-	if err := l.f.Truncate(0); err != nil {
-		return err
-	}
-	l.head = mark{}
+func (l *Log) begin(st *auditState, size int64) error {
 	g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(st.Log[:]), Key: st.public()}
-	if err := l.write(&pending{data: encodeRecord(nil, Record{Body: g})}); err != nil {
+	b, h := l.encode(nil, encodeRecords(nil, Record{Body: g}), time.Now())
+	if err := l.put(b, size); err != nil {
 		return err
 	}
+	l.advance(h)
 	return l.settle(false)
 }
 
 // settle brings the file and its name to the disk, then the state to its end.
 func (l *Log) settle(back bool) error {
-	f := l.f
-	if f == nil { // see reopenLogs
-		var err error
-		if f, err = os.OpenFile(l.path, os.O_RDWR|noFollow, 0); err != nil {
-			return err
-		}
-		defer f.Close()
-	}
-	if err := syncData(f); err != nil {
+	if err := l.syncFile(); err != nil {
 		return err
 	}
 	if err := syncDir(l.dir); err != nil {
@@ -451,75 +441,30 @@ func (l *Log) settle(back bool) error {
 }
 
 // torn returns the record that keeps what is in a file after its last line.
-func torn(r io.ReaderAt, from, size int64) (Record, error) {
+func torn(f io.ReaderAt, from, size int64) (Record, error) {
 	sum := sha256.New()
-	var text bytes.Buffer
-	n, err := io.Copy(sum, io.TeeReader(io.NewSectionReader(r, from, size-from), &limitedWriter{&text, maxLine}))
-	if err != nil {
-		return Record{}, err
-	}
-	return Record{Body: recoveredRecord{Bytes: n, Digest: hex.EncodeToString(sum.Sum(nil)), Text: text.String()}}, nil
-}
-
-// limitedWriter keeps the first n bytes and drops the rest.
-type limitedWriter struct {
-	w io.Writer
-	n int
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	k := min(l.n, len(p))
-	l.n -= k
-	_, err := l.w.Write(p[:k])
-	return len(p), err
+	n, err := io.Copy(sum, io.NewSectionReader(f, from, size-from))
+	r := recoveredRecord{Bytes: n, Digest: hex.EncodeToString(sum.Sum(nil)), Text: excerpt(f, from, size)}
+	return Record{Body: r}, err
 }
 
 // repair writes what was found wrong with the end: first what a torn line held,
 // if there is one, then recs. The lines go over the torn one, so that there is no
 // moment at which its bytes are in neither.
-func (l *Log) repair(size int64, recs ...Record) error {
-	data, err := l.repairLines(size, recs...)
-	if err != nil {
-		return err
-	}
-	b, h := l.encode(nil, l.head, time.Now(), &pending{data: data})
-	if err := l.overwrite(b, size); err != nil {
-		return err
-	}
-	l.head = h
-	l.publish()
-	return l.settle(len(recs) > 0)
-}
-
-func (l *Log) repairLines(size int64, recs ...Record) ([]byte, error) {
-	var data []byte
+func (l *Log) repair(size int64, back bool, recs ...Record) error {
 	if size > l.head.off {
 		r, err := torn(l.f, l.head.off, size)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		data = encodeRecord(data, r)
+		recs = append([]Record{r}, recs...)
 	}
-	for _, r := range recs {
-		data = encodeRecord(data, r)
-	}
-	return data, nil
-}
-
-// overwrite puts b after the head and cuts what stands beyond it.
-func (l *Log) overwrite(b []byte, size int64) error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|noFollow, 0)
-	if err != nil {
+	b, h := l.encode(nil, encodeRecords(nil, recs...), time.Now())
+	if err := l.put(b, size); err != nil {
 		return err
 	}
-	defer f.Close()
-	if _, err := f.WriteAt(b, l.head.off); err != nil {
-		return err
-	}
-	if end := l.head.off + int64(len(b)); end < size {
-		return f.Truncate(end)
-	}
-	return nil
+	l.advance(h)
+	return l.settle(back)
 }
 
 // restartLog sets a log aside and begins a new one that names it. With an
@@ -531,11 +476,11 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 	if anchor != nil {
 		name = approvalsName
 	}
-	l := newLog(dir, name, LogOptions{})
-	if l.lock, err = openLock(lockName(dir, l.name)); err != nil {
+	l, err := newLog(dir, name, LogOptions{})
+	defer l.release()
+	if err != nil {
 		return "", l.fail(err)
 	}
-	defer l.release()
 	err = l.locked(ctx, func() error {
 		head, err := lastHash(l.path)
 		if err == nil {
@@ -548,9 +493,8 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if anchor == nil {
 			g.Key = st.public()
 		}
-		data := encodeRecord(nil, Record{Body: g})
-		data = encodeRecord(data, Record{Body: restartRecord{File: aside, Head: head}})
-		lines, h := l.encode(nil, mark{}, time.Now(), &pending{data: data})
+		body := encodeRecords(nil, Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
+		lines, h := l.encode(nil, body, time.Now())
 		fresh := l.path + ".new"
 		if err := writeNew(fresh, lines); err != nil {
 			return err

@@ -230,11 +230,20 @@ func (v auditView) row(raw []byte) string {
 	if err != nil {
 		return v.Safe(string(raw[:min(len(raw), 200)]))
 	}
-	cells := []string{}
-	for _, f := range ownFields(raw) {
-		if cols, ok := auditColumns[n.Kind]; ok && !slices.Contains(strings.Fields(cols), f.name) {
-			continue
+	fields := ownFields(raw)
+	if cols, ok := auditColumns[n.Kind]; ok {
+		var picked []ownField
+		for _, name := range strings.Fields(cols) {
+			for _, f := range fields {
+				if f.name == name {
+					picked = append(picked, f)
+				}
+			}
 		}
+		fields = picked
+	}
+	var cells []string
+	for _, f := range fields {
 		switch text := f.text(); {
 		case text == "", text == "null", text == "[]", text == "{}", text == "false":
 		case f.value[0] == '"':

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -51,7 +53,7 @@ func chooseModel(ctx context.Context, flagModel, flagBaseURL string, cfg modelSe
 	case env("PICKET_MODEL") != "" || env("PICKET_BASE_URL") != "":
 		from = "the environment"
 	}
-	if s.Name == "rehearsal" && s.BaseURL == flagBaseURL {
+	if s.Name == "rehearsal" && flagBaseURL == "" {
 		return rehearsalChoice(s, from+" asks for it"), nil
 	}
 	if file, ok := strings.CutPrefix(s.Name, "script:"); ok {
@@ -133,12 +135,20 @@ func firstModel(ctx context.Context, s modelSettings) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("no model is named, and %s does not say which it has: use --model, PICKET_MODEL or model.name (%s)", m.origin(), m.words(rootCause(err)))
 	}
-	for _, name := range list {
-		if !notForChat.MatchString(name) {
-			return name, nil
-		}
+	name := firstChat(list)
+	if name == "" {
+		return "", fmt.Errorf("%s has no model that can chat", m.origin())
 	}
-	return "", fmt.Errorf("%s has no model that can chat", m.origin())
+	return name, nil
+}
+
+// firstChat returns the first model of a list that is not for something else.
+func firstChat(list []string) string {
+	i := slices.IndexFunc(list, func(n string) bool { return !notForChat.MatchString(n) })
+	if i < 0 {
+		return ""
+	}
+	return list[i]
 }
 
 var notForChat = regexp.MustCompile(`(?i)embed|rerank|\bbge\b|\bgte\b|minilm|whisper|\btts\b`)
@@ -149,34 +159,26 @@ func chooseLocal(ctx context.Context, s modelSettings) (modelChoice, error) {
 	defer cancel()
 	client := newModelClient(nil)
 	defer client.CloseIdleConnections()
-	type answer struct {
-		names []string
-		err   error
-	}
-	answers := make([]chan answer, len(localServers))
+	answers := make([]chan []string, len(localServers)) // nil: none
 	for i, l := range localServers {
-		answers[i] = make(chan answer, 1)
+		answers[i] = make(chan []string, 1)
 		go func() {
-			u, err := parseBaseURL(l.base)
 			var list []string
-			if err == nil {
-				list, err = modelNames(ctx, client, u, nil)
+			if u, err := parseBaseURL(l.base); err == nil {
+				if list, err = modelNames(ctx, client, u, nil); err == nil && list == nil {
+					list = []string{}
+				}
 			}
-			answers[i] <- answer{list, err}
+			answers[i] <- list
 		}()
 	}
 	empty := ""
 	for i, l := range localServers {
-		a := <-answers[i]
-		if a.err != nil {
+		list := <-answers[i]
+		if list == nil {
 			continue
 		}
-		name := s.Name
-		for _, n := range a.names {
-			if name == "" && !notForChat.MatchString(n) {
-				name = n
-			}
-		}
+		name := cmp.Or(s.Name, firstChat(list))
 		if name == "" {
 			empty = cmp.Or(empty, l.name+" runs but has no model")
 			continue
@@ -210,29 +212,16 @@ func readModelNames(body []byte) ([]string, error) {
 	if !json.Valid(body) {
 		return nil, errors.New("the list of models is not JSON")
 	}
-	var list []byte
-	jsonMembers(body, func(key, val []byte) {
-		if k := string(key); k == "data" || k == "models" && list == nil {
-			list = val
-		}
-	})
-	if list == nil || list[0] != '[' && list[0] != 'n' {
+	v := pick(bytes.TrimSpace(body), "data", "models")
+	list := cmp.Or(string(v[0]), string(v[1]))
+	if list == "" || list[0] != '[' && list != "null" {
 		return nil, errors.New("the answer holds no list of models")
 	}
 	var names []string
-	jsonMembers(list, func(_, val []byte) {
-		var id, name, kind string
-		jsonMembers(val, func(key, val []byte) {
-			switch string(key) {
-			case "id":
-				id = valText(val)
-			case "name", "model":
-				name = cmpOrText(name, valText(val))
-			case "type":
-				kind = valText(val)
-			}
-		})
-		if id = cmpOrText(id, name); id != "" && !strings.Contains(kind, "embed") && len(names) < 10000 {
+	jsonMembers([]byte(list), func(_, val []byte) {
+		v := pick(val, "id", "name", "model", "type")
+		id := cmp.Or(valText(v[0]), valText(v[1]), valText(v[2]))
+		if id != "" && !strings.Contains(valText(v[3]), "embed") {
 			names = append(names, id)
 		}
 	})

@@ -177,7 +177,7 @@ func (s *Sentinel) finish(ctx context.Context, c *callState, out tools.Output, f
 	}
 	ok := rec.OK
 	notes := s.redactAll(out.Notes)
-	c.t.Emit(Event{Type: "result", ID: c.id, OK: &ok, Verdict: "allow", Error: out.Err, MS: rec.MS, Reasons: notes})
+	c.t.Emit(Event{Type: "result", ID: c.id, OK: &ok, Verdict: "allow", Error: out.Err, MS: &rec.MS, Reasons: notes})
 	res := Result{Text: resultText(out, notes)}
 	if err != nil {
 		s.debug("result of call %s: %v", c.id, err)

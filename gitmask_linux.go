@@ -13,17 +13,19 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"picket/tools"
 )
 
 // Bounds on what is looked at before and after each call.
 const (
-	maxRepos     = 64
-	maxGitDirs   = 512       // folders in which a repository is looked for
-	maxGitFiles  = 50_000    // files of repositories compared after a call that may write them
+	maxRepos     = 256
+	maxGitDirs   = 4096      // folders in which a repository is looked for
 	maxIndexSize = 128 << 20 // bytes
 )
+
+var maxGitFiles = 50_000 // of repositories, compared after a call that may write them
 
 // A gitRepo is a repository, or what git would take for one, that git on the
 // host could come to read.
@@ -223,15 +225,19 @@ func (s *sandbox) gitNotes(c tools.Command, repos []gitRepo, before map[string]s
 			changed = append(changed, r.dot)
 		}
 	}
+	var notes []string
+	if len(repos) >= maxRepos {
+		notes = append(notes, fmt.Sprintf("the writable folders hold more repositories than the %d that are protected", maxRepos))
+	}
 	if len(changed) == 0 {
-		return nil
+		return notes
 	}
 	slices.Sort(changed)
 	more := ""
 	if n := len(changed); n > 10 {
 		changed, more = changed[:10], fmt.Sprintf(" and %d more", n-10)
 	}
-	return []string{fmt.Sprintf("this call changed what git obeys when it is used on this machine: %q%s; look at it before using git there", changed, more)}
+	return append(notes, fmt.Sprintf("this call changed what git obeys when it is used on this machine: %q%s; look at it before using git there", changed, more))
 }
 
 // gitSnapshot describes what makes git run something, or follow a path, in each
@@ -249,7 +255,7 @@ func gitSnapshot(repos []gitRepo) map[string]string {
 		}
 		filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 			if left--; left < 0 {
-				seen[dir+" (too large to compare)"] = ""
+				seen[dir+" (too large to compare)"] = time.Now().String() // never the same
 				return filepath.SkipAll
 			}
 			if err != nil {

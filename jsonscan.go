@@ -10,23 +10,21 @@ import (
 // differ in the types of all others, which must not make a chunk fail, and text
 // may be cut inside a character, which encoding/json would replace.
 
-// jsonMembers calls f with each member of a JSON object, or with each element of a
-// list and a nil key. raw must be valid JSON; other values have no members.
+// jsonMembers calls f with each member of a JSON object, or with each element
+// of a list and a nil key. raw must be valid JSON; other values have none.
 func jsonMembers(raw []byte, f func(key, val []byte)) {
 	if len(raw) == 0 || raw[0] != '{' && raw[0] != '[' {
 		return
 	}
-	object := raw[0] == '{'
 	for i := 1; ; {
 		i = skipBlank(raw, i)
 		if raw[i] == '}' || raw[i] == ']' {
 			return
 		}
 		var key []byte
-		if object {
+		if raw[0] == '{' {
 			end := valueEnd(raw, i)
-			key = raw[i+1 : end-1]
-			if bytes.IndexByte(key, '\\') >= 0 {
+			if key = raw[i+1 : end-1]; bytes.IndexByte(key, '\\') >= 0 {
 				key = appendJSONText(nil, raw[i:end])
 			}
 			i = skipBlank(raw, end)
@@ -35,6 +33,21 @@ func jsonMembers(raw []byte, f func(key, val []byte)) {
 		f(key, raw[i:end])
 		i = end
 	}
+}
+
+// pick returns the values of some members of a JSON object, at most eight, in
+// the order of their names; nil where there is none.
+func pick(raw []byte, names ...string) (vals [8][]byte) {
+	if len(raw) > 0 && raw[0] == '{' {
+		jsonMembers(raw, func(key, val []byte) {
+			for i, n := range names {
+				if string(key) == n {
+					vals[i] = val
+				}
+			}
+		})
+	}
+	return vals
 }
 
 // skipBlank skips white space, commas and colons.
@@ -47,13 +60,13 @@ func skipBlank(b []byte, i int) int {
 
 // valueEnd returns the end of the value that starts at b[i].
 func valueEnd(b []byte, i int) int {
-	depth := 0
-	for ; i < len(b); i++ {
+	for depth := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
-			for i++; b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
+			for escapes := 1; escapes%2 == 1; { // a quote after an odd number of them is text
+				i++
+				i += bytes.IndexByte(b[i:], '"')
+				for escapes = 0; b[i-1-escapes] == '\\'; escapes++ {
 				}
 			}
 		case '{', '[':
@@ -100,8 +113,7 @@ func appendJSONText(dst, val []byte) []byte {
 			if j := bytes.IndexByte([]byte("bfnrt"), c); j >= 0 {
 				c = "\b\f\n\r\t"[j]
 			}
-			dst = append(dst, c)
-			val = val[i+2:]
+			dst, val = append(dst, c), val[i+2:]
 			continue
 		}
 		u, _ := strconv.ParseUint(string(val[i+2:i+6]), 16, 16)
@@ -120,17 +132,44 @@ func valText(val []byte) string {
 	return j.add(appendJSONText(nil, val), true)
 }
 
-// noValue reports whether a value says nothing.
-func noValue(val []byte) bool {
-	return len(val) == 0 || string(val) == "null" || string(val) == `""`
+// A textJoiner makes text out of pieces that may be cut inside a character.
+type textJoiner struct{ tail []byte }
+
+// add returns the whole characters so far; what is no text becomes U+FFFD.
+func (j *textJoiner) add(p []byte, last bool) string {
+	if len(j.tail) == 0 && utf8.Valid(p) {
+		return string(p)
+	}
+	p = append(j.tail, p...)
+	j.tail = nil
+	var out []byte
+	for len(p) > 0 {
+		r, n := utf8.DecodeRune(p)
+		if half := surrogate(p); half != 0 {
+			n = 3
+			next := surrogate(p[3:])
+			if half < 0xdc00 && next == 0 && len(p) < 6 && !last && bytes.HasPrefix([]byte{0xed}, p[3:min(4, len(p))]) {
+				j.tail = bytes.Clone(p)
+				break
+			}
+			if half < 0xdc00 && next >= 0xdc00 {
+				r, n = (half-0xd800)<<10+(next-0xdc00)+0x10000, 6
+			}
+		} else if r == utf8.RuneError && !last && !utf8.FullRune(p) {
+			j.tail = bytes.Clone(p)
+			break
+		}
+		out = utf8.AppendRune(out, r)
+		p = p[n:]
+	}
+	return string(out)
 }
 
-// callIndex reads the index of a choice or call: 0 to 127, also as a string;
-// -1 stands for anything else.
-func callIndex(val []byte) int {
-	n, err := strconv.Atoi(valText(val))
-	if err != nil || n < 0 || n >= maxReplyCalls {
-		return -1
+// surrogate returns the surrogate that p begins with in the manner of UTF-8, 0
+// if it does not.
+func surrogate(p []byte) rune {
+	if len(p) < 3 || p[0] != 0xed || p[1]&0xe0 != 0xa0 || p[2]&0xc0 != 0x80 {
+		return 0
 	}
-	return n
+	return 0xd000 | rune(p[1]&0x3f)<<6 | rune(p[2]&0x3f)
 }

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -105,7 +104,7 @@ func newChatModel(s modelSettings) (*chatModel, error) {
 	s.APIKey = strings.TrimSpace(s.APIKey)
 	s.Timeout = cmp.Or(s.Timeout, 3*time.Minute)
 	s.FirstTimeout = cmp.Or(s.FirstTimeout, 10*time.Minute)
-	m := &chatModel{s: s, url: u, now: time.Now, id: u.Scheme + "://" + u.Host + " " + s.Name, client: newModelClient(s.transport)}
+	m := &chatModel{s: s, url: u, now: time.Now, id: u.Scheme + "://" + u.Host + " " + s.Name, learned: quirks{}, client: newModelClient(s.transport)}
 	m.sleep = func(ctx context.Context, d time.Duration) error {
 		select {
 		case <-ctx.Done():
@@ -122,14 +121,12 @@ func newChatModel(s modelSettings) (*chatModel, error) {
 func newModelClient(t http.RoundTripper) *http.Client {
 	if t == nil {
 		t = &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
-			TLSHandshakeTimeout:   30 * time.Second,
-			ExpectContinueTimeout: time.Second,
-			IdleConnTimeout:       90 * time.Second,
-			MaxIdleConnsPerHost:   8,
-			DisableCompression:    true,
-			ForceAttemptHTTP2:     true,
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 30 * time.Second,
+			IdleConnTimeout:     90 * time.Second,
+			DisableCompression:  true,
+			ForceAttemptHTTP2:   true,
 		}
 	}
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
@@ -179,16 +176,12 @@ func (m *chatModel) Chat(ctx context.Context, req ModelRequest, onDelta func(Del
 			return reply, fmt.Errorf("stopped: %w", context.Cause(ctx))
 		}
 		if !fail.started && fail.server != nil {
-			if key, on := m.lesson(fail, body); key != "" {
-				if was, tried := known[key]; !tried || was != on && !on {
-					m.mu.Lock()
-					if m.learned == nil {
-						m.learned = quirks{}
-					}
-					m.learned[key] = on
-					m.mu.Unlock()
-					continue
-				}
+			key, on := m.lesson(fail, body)
+			if was, tried := known[key]; key != "" && (!tried || was && !on) {
+				m.mu.Lock()
+				m.learned[key] = on
+				m.mu.Unlock()
+				continue
 			}
 			if fail.server.Code == "tool_use_failed" && !noted {
 				noted = true
@@ -202,7 +195,13 @@ func (m *chatModel) Chat(ctx context.Context, req ModelRequest, onDelta func(Del
 			if fail.unknownModel() {
 				have = m.names(ctx)
 			}
-			return reply, errors.New(m.explain(fail, req, have))
+			why := m.explain(fail, req, have)
+			if again && fail.status == 0 {
+				why += "; is the server running, and is the base URL right?"
+			} else if again {
+				why += "; try again later or choose another model"
+			}
+			return reply, errors.New(why)
 		}
 		if !loading {
 			attempt++
@@ -253,7 +252,10 @@ func (m *chatModel) once(ctx context.Context, req ModelRequest, body []byte, nam
 	resp, err := m.client.Do(hr)
 	if err != nil {
 		defer stop()
-		return Reply{}, m.noResponse(ctx, err)
+		if errors.Is(context.Cause(ctx), errStalled) {
+			return Reply{}, m.stalled(m.s.FirstTimeout)
+		}
+		return Reply{}, &modelFailure{err: fmt.Errorf("cannot reach %s: %s", m.origin(), rootCause(err)), fatal: isTLSError(err)}
 	}
 	tb := &timedBody{ReadCloser: resp.Body, timer: timer, d: m.s.Timeout}
 	f := &modelFailure{status: resp.StatusCode, header: resp.Header}
@@ -277,59 +279,32 @@ func (m *chatModel) once(ctx context.Context, req ModelRequest, body []byte, nam
 	if r.done && err == nil {
 		go drain(tb, stop) // the connection can then serve the next request
 	} else {
-		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
-			err = cause
-		}
-		stop()
-		resp.Body.Close()
+		defer stop()
+		defer resp.Body.Close()
 	}
 	reply, err := r.reply(err)
 	for i := range reply.Calls {
 		reply.Calls[i].from = m.id
 	}
-	if err == nil {
-		return reply, nil
-	}
-	f.started = tb.n > 0
-	var limit limitError
+	f.started, f.fatal, f.err = tb.n > 0, true, err
+	var own replyError
 	switch {
-	case errors.As(err, &f.server):
-	case errors.Is(err, errStalled):
-		f.err, f.fatal = fmt.Errorf("%s sent nothing for %s", m.origin(), m.wait(tb)), true
-	case errors.Is(err, errBroken), errors.Is(err, errNoReply), errors.Is(err, errCutOff), errors.Is(err, errFiltered), errors.As(err, &limit), r.finish == "failed":
-		f.err, f.fatal = err, true
-	case tb.n > 0:
-		f.err, f.fatal = fmt.Errorf("%w (%s)", errCutOff, rootCause(err)), true
+	case err == nil:
+		return reply, nil
+	case errors.As(err, &f.server), errors.As(err, &own):
+	case errors.Is(context.Cause(ctx), errStalled) && tb.n > 0:
+		f.err = m.stalled(m.s.Timeout).err
+	case errors.Is(context.Cause(ctx), errStalled):
+		f.err = m.stalled(m.s.FirstTimeout).err
 	default:
-		f.err = err
+		f.err = fmt.Errorf("%w (%s)", errCutOff, rootCause(err))
+		f.fatal = f.started
 	}
 	return reply, f
 }
 
-func (m *chatModel) wait(tb *timedBody) time.Duration {
-	if tb.n > 0 {
-		return m.s.Timeout
-	}
-	return m.s.FirstTimeout
-}
-
-// noResponse judges a request that got no response at all.
-func (m *chatModel) noResponse(ctx context.Context, err error) *modelFailure {
-	var script scriptError
-	switch {
-	case errors.Is(context.Cause(ctx), errStalled):
-		return &modelFailure{err: fmt.Errorf("%s sent nothing for %s", m.origin(), m.s.FirstTimeout), fatal: true}
-	case errors.As(err, &script):
-		return &modelFailure{err: script, fatal: true}
-	}
-	var dns *net.DNSError
-	f := &modelFailure{err: fmt.Errorf("cannot reach %s: %s", m.origin(), rootCause(err))}
-	if isCertError(err) {
-		f.fatal = true
-	} else if errors.As(err, &dns) && dns.IsNotFound {
-		f.err = fmt.Errorf("cannot reach %s: there is no such host", m.origin())
-	}
-	return f
+func (m *chatModel) stalled(d time.Duration) *modelFailure {
+	return &modelFailure{err: fmt.Errorf("%s sent nothing for %s: is it overloaded?", m.origin(), d), fatal: true}
 }
 
 // header returns the headers of every request to the server.
@@ -382,27 +357,11 @@ func decoded(h http.Header, body io.Reader) (io.Reader, error) {
 	switch enc := strings.ToLower(h.Get("Content-Encoding")); enc {
 	case "", "identity":
 		return body, nil
-	case "gzip", "x-gzip":
-		return &lazyGzip{src: body}, nil
+	case "gzip":
+		return gzip.NewReader(body)
 	default:
 		return nil, fmt.Errorf("the server compressed its answer with %q, which was not asked for and cannot be read", boundedLine(enc, 40))
 	}
-}
-
-// A lazyGzip reads the header of a gzip stream only at the first read, since it
-// may come late.
-type lazyGzip struct {
-	src io.Reader
-	z   *gzip.Reader
-}
-
-func (g *lazyGzip) Read(p []byte) (n int, err error) {
-	if g.z == nil {
-		if g.z, err = gzip.NewReader(g.src); err != nil {
-			return 0, err
-		}
-	}
-	return g.z.Read(p)
 }
 
 const maxServerWait = 2 * time.Minute
@@ -415,16 +374,12 @@ func (m *chatModel) backoff(f *modelFailure, attempt int) (time.Duration, bool) 
 	}
 	asked, given := serverWait(f, m.now())
 	switch s := f.status; {
-	case s == 0: // no connection, or it broke
-	case f.header.Get("X-Should-Retry") == "false":
+	case f.header.Get("X-Should-Retry") == "false", s == http.StatusNotImplemented,
+		s == http.StatusTooManyRequests && f.server.quota() && !given,
+		f.server != nil && (noTools.MatchString(f.server.Message) || tooLong.MatchString(f.server.Message)):
 		return 0, false
-	case s == http.StatusTooManyRequests:
-		if f.server.quota() && !given {
-			return 0, false
-		}
-	case s != http.StatusRequestTimeout && s != http.StatusConflict && s < 500 && s/100 != 2:
-		return 0, false
-	case m.permanent(f):
+	case s == 0 || s == http.StatusOK || s >= 500: // no connection, or it broke before the first byte
+	case s != http.StatusRequestTimeout && s != http.StatusConflict && s != http.StatusTooManyRequests:
 		return 0, false
 	}
 	if given {
@@ -466,8 +421,8 @@ func countReplies(list []Message) int {
 	return n
 }
 
-// modelNames asks a server for the names of its models, sorted as it sorts them.
-// An error means that it did not answer with a list.
+// modelNames asks a server for the names of its models, in its order. An error
+// means that it did not answer with a list.
 func modelNames(ctx context.Context, client *http.Client, u *url.URL, h http.Header) ([]string, error) {
 	hr, err := http.NewRequestWithContext(ctx, "GET", u.JoinPath("models").String(), nil)
 	if err != nil {
@@ -493,6 +448,5 @@ func (m *chatModel) names(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	list, _ := modelNames(ctx, m.client, m.url, m.header())
-	slices.Sort(list)
 	return list
 }

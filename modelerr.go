@@ -2,8 +2,8 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,19 +25,21 @@ type serverError struct {
 	body string // as sent
 }
 
+// notCompletion is our own code for an answer that is no completion.
+const notCompletion = "not_a_completion"
+
 func (e *serverError) Error() string { return e.Message }
 
 func readServerError(body []byte) error { return parseServerError(body) }
 
 func parseServerError(body []byte) *serverError {
 	e := &serverError{body: string(body)}
-	body = bytes.TrimSpace(body)
-	body = bytes.TrimSpace(bytes.TrimPrefix(body, []byte("data:")))
+	body = bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(body), []byte("data:")))
 	switch {
 	case json.Valid(body):
 		e.find(body, 0)
 	case !bytes.HasPrefix(body, []byte("<")): // a page of a proxy says nothing
-		e.Message = string(body)
+		e.Message = string(body[:min(len(body), 64<<10)])
 	}
 	return e
 }
@@ -50,24 +52,20 @@ func (e *serverError) find(val []byte, depth int) {
 	switch val[0] {
 	case '"':
 		s := valText(val)
+		s = s[:min(len(s), 64<<10)]
 		if raw := []byte(s); strings.HasPrefix(s, "{") && json.Valid(raw) { // a relay's own wrapping
 			e.find(raw, depth+1)
 		}
-		if e.Message == "" {
-			e.Message = s
-		}
+		e.Message = cmp.Or(e.Message, s)
 	case '[':
 		jsonMembers(val, func(_, v []byte) { e.find(v, depth+1) })
 	case '{':
-		found := map[string][]byte{}
-		jsonMembers(val, func(k, v []byte) { found[string(k)] = v })
-		for key, to := range map[string]*string{"code": &e.Code, "type": &e.Type, "param": &e.Param} {
-			if s := valText(found[key]); s != "" {
-				*to = s
-			}
+		v := pick(val, "code", "type", "param")
+		for i, to := range []*string{&e.Code, &e.Type, &e.Param} {
+			*to = cmp.Or(valText(v[i]), *to)
 		}
-		for _, key := range []string{"error", "message", "detail", "msg", "error_description", "errors"} {
-			e.find(found[key], depth+1)
+		for _, v := range pick(val, "error", "message", "detail", "msg", "error_description", "errors") {
+			e.find(v, depth+1)
 		}
 	}
 }
@@ -80,14 +78,12 @@ func (e *serverError) quota() bool {
 
 // boundedLine makes a text of others one line of at most max characters.
 func boundedLine(s string, max int) string {
+	s = s[:min(len(s), 16*max)]
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "\uFFFD"), func(r rune) bool {
 		return unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
 	}), " ")
-	n := 0
-	for i := range s {
-		if n++; n > max {
-			return s[:i] + "…"
-		}
+	if r := []rune(s); len(r) > max {
+		return string(r[:max-1]) + "…"
 	}
 	return s
 }
@@ -103,7 +99,7 @@ func hideQuery(s string) string {
 	return urlUser.ReplaceAllString(urlQuery.ReplaceAllString(s, "$1?…"), "$1…@")
 }
 
-// words makes a text of the server fit to be shown.
+// words makes a text of the server fit to be shown: one line without secrets.
 func (m *chatModel) words(s string) string {
 	secrets := []string{m.s.APIKey, url.QueryEscape(m.s.APIKey)}
 	for _, v := range m.s.Headers {
@@ -121,8 +117,8 @@ func (m *chatModel) words(s string) string {
 	return boundedLine(s, 300)
 }
 
-// rootCause returns the innermost text of an error, without the address that
-// net/http puts before it.
+// rootCause returns the text of an error without the address that net/http puts
+// before it.
 func rootCause(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -131,35 +127,24 @@ func rootCause(err error) string {
 	return strings.TrimSuffix(err.Error(), ".")
 }
 
-func isCertError(err error) bool {
+func isTLSError(err error) bool {
 	var verify *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
-	var host x509.HostnameError
-	return errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) ||
-		strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+	return errors.As(err, &verify) || errors.As(err, &record) || strings.Contains(err.Error(), "HTTP response to HTTPS client")
 }
 
 var (
-	noTools = regexp.MustCompile(`(?i)(tool|function)s?\b.{0,60}(not support|unsupported|not enabled|not available for|requires? --)` +
-		`|(not support|unsupported).{0,40}\b(tools?|function)s?\b|support tool use|--enable-auto-tool-choice|--jinja`)
+	noTools = regexp.MustCompile(`(?i)(tool|function)s?\b.{0,60}(not support|unsupported|not enabled|requires? --)` +
+		`|(not support|unsupported).{0,40}\b(tool|function)s?\b|support tool use|--enable-auto-tool-choice|--jinja`)
 	noModel = regexp.MustCompile(`(?i)\bmodel\b.{0,120}(not found|not exist|unknown|not available|no such|not a valid)` +
 		`|(unknown|invalid|no such|unsupported) model\b|not a valid model`)
-	tooLong = regexp.MustCompile(`(?i)context.?(length|window|size)|maximum context|too many tokens|prompt is too long|exceeds? the (available )?context`)
+	tooLong = regexp.MustCompile(`(?i)context.?(length|window|size)|maximum context|too many tokens|prompt is too long`)
 )
-
-// permanent reports whether a failure of the server's is one that trying again
-// cannot mend.
-func (m *chatModel) permanent(f *modelFailure) bool {
-	return f.status == http.StatusNotImplemented ||
-		f.server != nil && (noTools.MatchString(f.server.Message) || tooLong.MatchString(f.server.Message))
-}
 
 // unknownModel reports whether the server does not have the model.
 func (f *modelFailure) unknownModel() bool {
-	if f.server == nil {
-		return false
-	}
-	return f.server.Code == "model_not_found" || noModel.MatchString(f.server.Message) && f.status != http.StatusUnauthorized
+	return f.server != nil && f.status != http.StatusUnauthorized &&
+		(f.server.Code == "model_not_found" || noModel.MatchString(f.server.Message))
 }
 
 // explain says in one sentence what failed and what to do. have are the models
@@ -168,80 +153,53 @@ func (m *chatModel) explain(f *modelFailure, req ModelRequest, have []string) st
 	if f.server == nil {
 		return m.words(f.err.Error())
 	}
-	e, at, name := f.server, m.origin(), m.s.Name
-	status := f.status
-	if n, err := strconv.Atoi(e.Code); err == nil && f.status == http.StatusOK && n >= 400 && n < 600 {
+	e, at, name, status := f.server, m.origin(), m.s.Name, f.status
+	if n, err := strconv.Atoi(e.Code); err == nil && status == http.StatusOK && n >= 400 && n < 600 {
 		status = n
 	}
-	said := m.words(e.Message)
-	if said == "" {
-		said = cmpOrText(http.StatusText(status), "no reason given")
-	}
-	filtered := e.Code == "content_filter" || strings.Contains(e.body, "ResponsibleAIPolicyViolation")
+	said := cmp.Or(m.words(e.Message), http.StatusText(status), "no reason given")
+	because := " (" + said + ")"
 	switch {
 	case status/100 == 3:
-		to, _ := url.Parse(f.header.Get("Location"))
-		if to == nil {
-			to = &url.URL{}
-		}
-		to.RawQuery, to.User = "", nil
-		return fmt.Sprintf("%s redirects to %q, which is not followed: set the base URL to the right address", at, boundedLine(to.String(), 200))
-	case filtered:
+		to, _, _ := strings.Cut(f.header.Get("Location"), "?")
+		return fmt.Sprintf("%s redirects to %q, which is not followed: set the base URL to the right address", at, m.words(to))
+	case e.Code == "content_filter" || strings.Contains(e.body, "ResponsibleAIPolicyViolation"):
 		return errFiltered.Error()
 	case len(req.Tools) > 0 && noTools.MatchString(e.Message):
-		return m.words(fmt.Sprintf("the model %q cannot call tools here: choose one that can%s (%s)", name, m.toolHint(e), said))
+		return fmt.Sprintf("the model %q cannot call tools here: choose one that can%s", name, m.toolHint(e)) + because
 	case status == http.StatusUnauthorized && m.s.APIKey == "" && len(m.s.Headers) == 0:
-		return fmt.Sprintf("%s wants an API key: set PICKET_API_KEY or model.api_key (%s)", at, said)
+		return at + " wants an API key: set PICKET_API_KEY or model.api_key" + because
 	case status == http.StatusUnauthorized:
-		return fmt.Sprintf("%s refused the API key: check PICKET_API_KEY or model.api_key (%s)", at, said)
+		return at + " refused the API key: check PICKET_API_KEY or model.api_key" + because
 	case f.unknownModel():
-		return m.explainModel(have, said)
+		s := fmt.Sprintf("%s has no model %q: ", at, name)
+		if m.url.Port() == "11434" || strings.Contains(said, "pulling") {
+			s += fmt.Sprintf("run \"ollama pull %s\" or ", name)
+		}
+		if len(have) > 0 {
+			return s + "use one of " + boundedLine(strings.Join(have[:min(len(have), 12)], ", "), 600)
+		}
+		return s + "choose another with --model" + because
 	case status == http.StatusForbidden:
-		return fmt.Sprintf("%s does not let this key use %q: check the key's rights or choose another model (%s)", at, name, said)
+		return fmt.Sprintf("%s does not let this key use %q: check the key's rights or choose another model", at, name) + because
 	case status == http.StatusPaymentRequired || e.quota():
-		return fmt.Sprintf("the account at %s has no credit left: add credit or choose another server (%s)", at, said)
+		return fmt.Sprintf("the account at %s has no credit left: add credit or choose another server", at) + because
 	case tooLong.MatchString(e.Message) || e.Code == "context_length_exceeded" || status == http.StatusRequestEntityTooLarge:
-		return fmt.Sprintf("the conversation is longer than %q takes: lower model.context_tokens or start a new chat (%s)", name, said)
-	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || e.Code == "not_a_completion" ||
+		return fmt.Sprintf("the conversation is longer than %q takes: lower model.context_tokens or start a new chat", name) + because
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || e.Code == notCompletion ||
 		strings.Contains(strings.ToLower(e.Message), "unexpected endpoint"):
-		return fmt.Sprintf("%s has no chat completions: check the base URL, which usually ends in /v1 (%s)", hideQuery(m.url.String()), said)
+		return hideQuery(m.url.String()) + " has no chat completions: check the base URL, which usually ends in /v1" + because
 	case status == http.StatusTooManyRequests:
 		if d, ok := serverWait(f, m.now()); ok && d > maxServerWait {
-			return fmt.Sprintf("%s allows no more requests for %s: wait, or choose another model (%s)", at, d.Round(time.Second), said)
+			return fmt.Sprintf("%s allows no more requests for %s: wait, or choose another model", at, d.Round(time.Second)) + because
 		}
-		return fmt.Sprintf("%s allows no more requests for now (%s)", at, said)
+		return at + " allows no more requests for now" + because
 	case status >= 500:
-		return fmt.Sprintf("%s failed with %d: try again later or choose another model (%s)", at, status, said)
+		return fmt.Sprintf("%s failed with %d", at, status) + because
 	case status == http.StatusOK:
-		return fmt.Sprintf("%s reported an error in its answer: %s", at, said)
+		return at + " reported an error in its answer: " + said
 	}
 	return fmt.Sprintf("%s refused the request with %d: %s", at, status, said)
-}
-
-func (m *chatModel) explainModel(have []string, said string) string {
-	s := fmt.Sprintf("%s has no model %q", m.origin(), m.s.Name)
-	switch {
-	case m.url.Port() == "11434" || strings.Contains(said, "pulling"):
-		s += fmt.Sprintf(": run \"ollama pull %s\"", m.s.Name)
-		if len(have) > 0 {
-			s += " or use one of " + boundedList(have)
-		}
-		return s
-	case len(have) > 0:
-		return s + ": it has " + boundedList(have)
-	}
-	return s + ": choose another with --model (" + said + ")"
-}
-
-// boundedList names a few of many.
-func boundedList(list []string) string {
-	const most = 12
-	more := ""
-	if len(list) > most {
-		more = fmt.Sprintf(" and %d more", len(list)-most)
-		list = list[:most]
-	}
-	return boundedLine(strings.Join(list, ", "), 600) + more
 }
 
 // toolHint says how to come by a model that can call tools.
@@ -254,33 +212,29 @@ func (m *chatModel) toolHint(e *serverError) string {
 	case m.url.Port() == "11434" || strings.Contains(e.Message, "ollama"):
 		return `, for example "ollama pull qwen3" and --model qwen3`
 	}
-	return ""
+	return ", with --model"
 }
 
 var (
 	unsupported = regexp.MustCompile(`(?i)unsupported|not support|unrecogni|unknown|not permitted|not allowed|unexpected|extra|deprecated|\bonly\b`)
 	schemaWords = regexp.MustCompile(`(?i)schema|additionalProperties|exclusiveM|anyOf|oneOf|\$ref|\$defs|function_declarations|\bconst\b`)
+	mustReturn  = regexp.MustCompile(`must be passed|missing|required`)
 )
 
 // lesson says which quirk a refusal teaches: its name, and whether to put
 // requests so from now on. The name is empty where there is nothing to learn.
 func (m *chatModel) lesson(f *modelFailure, sent []byte) (quirk string, on bool) {
-	e := f.server
-	switch f.status {
-	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusInternalServerError:
-	default:
+	e, msg := f.server, strings.ToLower(f.server.Message)
+	if s := f.status; s != http.StatusBadRequest && s != http.StatusUnprocessableEntity && s != http.StatusInternalServerError {
 		return "", false
 	}
-	msg := strings.ToLower(e.Message)
 	refused := unsupported.MatchString(msg) || strings.HasPrefix(e.Code, "unsupported_") || strings.HasPrefix(e.Code, "unknown_")
-	var params map[string]json.RawMessage
-	json.Unmarshal(sent, &params)
 	has := func(p string) bool {
-		return params[p] != nil && refused && (e.Param == p || e.Param == "" && regexp.MustCompile(`\b`+p+`\b`).MatchString(msg))
+		return refused && pick(sent, p)[0] != nil && (e.Param == p || e.Param == "" && regexp.MustCompile(`\b`+p+`\b`).MatchString(msg))
 	}
 	switch {
 	case strings.Contains(msg, "reasoning_content"):
-		return quirkReasoning, strings.Contains(msg, "must be passed") || strings.Contains(msg, "missing") || strings.Contains(msg, "required")
+		return quirkReasoning, mustReturn.MatchString(msg)
 	case has("max_tokens") && !strings.Contains(msg, "at most"):
 		return quirkCompletionTokens, true
 	case has("max_completion_tokens"):
@@ -289,7 +243,7 @@ func (m *chatModel) lesson(f *modelFailure, sent []byte) (quirk string, on bool)
 		return quirkShortIDs, true
 	case strings.Contains(msg, "after role 'tool'") || strings.Contains(msg, `after role "tool"`):
 		return quirkBridge, true
-	case strings.Contains(msg, "system") && strings.Contains(msg, "role") && refused:
+	case refused && strings.Contains(msg, "system") && strings.Contains(msg, "role"):
 		return quirkNoSystem, true
 	}
 	for _, p := range []string{"temperature", "top_p", "seed", "stop", "stream_options"} {
@@ -297,27 +251,26 @@ func (m *chatModel) lesson(f *modelFailure, sent []byte) (quirk string, on bool)
 			return quirkWithout + p, true
 		}
 	}
-	if params["tools"] != nil && (schemaWords.MatchString(e.Message) || strings.HasPrefix(e.Param, "tools")) && !noTools.MatchString(e.Message) {
+	if pick(sent, "tools")[0] != nil && (schemaWords.MatchString(e.Message) || strings.HasPrefix(e.Param, "tools")) && !noTools.MatchString(e.Message) {
 		return quirkPlainSchemas, true
 	}
 	return "", false
 }
 
 var (
-	askedWait = regexp.MustCompile(`(?i)(?:try again|retry)(?: after| in)\s+((?:\d+(?:\.\d+)?(?:ms|[hms]))+|\d+(?:\.\d+)?\s*(?:milliseconds|seconds?|secs?|minutes?|mins?|hours?)?)`)
-	retryWait = regexp.MustCompile(`"retryDelay"\s*:\s*"([\d.]+s)"`)
-	numUnit   = regexp.MustCompile(`^([\d.]+)\s*([a-z]*)$`)
+	askedWait = regexp.MustCompile(`(?i)(?:try again|retry)(?: after| in)\s+((?:\d+(?:\.\d+)?(?:ms|[hms]))+\b|\d+(?:\.\d+)?\s*(?:milliseconds?|seconds?|secs?|minutes?|mins?|hours?)?\b)|"retryDelay"\s*:\s*"([\d.]+s)"`)
+	waitUnit  = regexp.MustCompile(`([\d.]+)\s*([a-z]{0,3})[a-z]*\s*`)
 )
 
 // serverWait returns the wait that a server asked for in its headers (RFC 9110,
 // section 10.2.3) or its words.
 func serverWait(f *modelFailure, now time.Time) (time.Duration, bool) {
-	if ms, err := strconv.ParseFloat(f.header.Get("Retry-After-Ms"), 64); err == nil && ms >= 0 {
-		return seconds(ms / 1000), true
-	}
 	after := strings.TrimSpace(f.header.Get("Retry-After"))
+	if d, err := time.ParseDuration(f.header.Get("Retry-After-Ms") + "ms"); err == nil && d >= 0 {
+		return d, true
+	}
 	if s, err := strconv.ParseFloat(after, 64); err == nil && s >= 0 {
-		return seconds(s), true
+		return time.Duration(min(s, 1e9) * float64(time.Second)), true
 	}
 	if t, err := http.ParseTime(after); err == nil {
 		return max(t.Sub(now), 0), true
@@ -325,31 +278,18 @@ func serverWait(f *modelFailure, now time.Time) (time.Duration, bool) {
 	if f.server == nil || f.status != http.StatusTooManyRequests && f.status < 500 {
 		return 0, false
 	}
-	if m := retryWait.FindStringSubmatch(f.server.body); m != nil {
-		d, err := time.ParseDuration(m[1])
-		return d, err == nil
-	}
-	m := askedWait.FindStringSubmatch(f.server.Message)
-	if m == nil {
+	w := askedWait.FindStringSubmatch(f.server.body)
+	if w == nil {
 		return 0, false
 	}
-	if d, err := time.ParseDuration(strings.ToLower(m[1])); err == nil {
-		return d, true
-	}
-	n := numUnit.FindStringSubmatch(strings.ToLower(m[1]))
-	if n == nil {
-		return 0, false
-	}
-	v, err := strconv.ParseFloat(n[1], 64)
-	for unit, by := range map[string]float64{"milli": 0.001, "min": 60, "hour": 3600} {
-		if strings.HasPrefix(n[2], unit) {
-			v *= by
+	short := waitUnit.ReplaceAllStringFunc(strings.ToLower(w[1]+w[2]), func(s string) string {
+		p := waitUnit.FindStringSubmatch(s)
+		unit, ok := map[string]string{"ms": "ms", "mil": "ms", "m": "m", "min": "m", "h": "h", "hou": "h"}[p[2]]
+		if !ok {
+			unit = "s"
 		}
-	}
-	return seconds(v), err == nil
-}
-
-// seconds is a duration of s seconds, at most a year.
-func seconds(s float64) time.Duration {
-	return time.Duration(min(s, 366*24*3600) * float64(time.Second))
+		return p[1] + unit
+	})
+	d, err := time.ParseDuration(short)
+	return d, err == nil
 }

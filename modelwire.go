@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -67,28 +70,29 @@ func (m *chatModel) body(req ModelRequest, known quirks, names toolNames, noted 
 		list = append(slices.Clone(list), Message{Role: "user", Content: malformedNote})
 	}
 	r := chatRequest{Model: m.s.Name, Messages: wireMessages(list, m.id, known, names), Stream: true,
-		StreamOptions: &streamOptions{true}, MaxTokens: req.MaxTokens, Temperature: req.Temperature,
+		StreamOptions: &streamOptions{true}, MaxTokens: cmp.Or(req.MaxTokens, m.s.MaxTokens), Temperature: cmp.Or(req.Temperature, m.s.Temperature),
 		TopP: req.TopP, Seed: req.Seed, Stop: req.Stop}
-	if r.MaxTokens == 0 {
-		r.MaxTokens = m.s.MaxTokens
-	}
-	if r.Temperature == nil {
-		r.Temperature = m.s.Temperature
-	}
 	if known[quirkCompletionTokens] {
 		r.MaxTokens, r.MaxCompletionTokens = 0, r.MaxTokens
 	}
-	for name, leave := range map[string]func(){
-		"stream_options": func() { r.StreamOptions = nil },
-		"max_tokens":     func() { r.MaxTokens, r.MaxCompletionTokens = 0, 0 },
-		"temperature":    func() { r.Temperature = nil },
-		"top_p":          func() { r.TopP = nil },
-		"seed":           func() { r.Seed = nil },
-		"stop":           func() { r.Stop = nil },
-	} {
-		if known[quirkWithout+name] {
-			leave()
-		}
+	without := func(name string) bool { return known[quirkWithout+name] }
+	if without("stream_options") {
+		r.StreamOptions = nil
+	}
+	if without("max_tokens") {
+		r.MaxTokens, r.MaxCompletionTokens = 0, 0
+	}
+	if without("temperature") {
+		r.Temperature = nil
+	}
+	if without("top_p") {
+		r.TopP = nil
+	}
+	if without("seed") {
+		r.Seed = nil
+	}
+	if without("stop") {
+		r.Stop = nil
 	}
 	for _, t := range req.Tools {
 		schema := t.Schema()
@@ -135,7 +139,7 @@ func wireMessages(in []Message, me string, known quirks, names toolNames) []Mess
 		msg.ToolCalls, msg.ToolCallID = nil, ""
 		if last := len(out) - 1; last >= 0 && out[last].Role == msg.Role {
 			out[last].Content = strings.Trim(out[last].Content+"\n\n"+msg.Content, "\n")
-			out[last].Reasoning = cmpOrText(msg.Reasoning, out[last].Reasoning)
+			out[last].Reasoning = cmp.Or(msg.Reasoning, out[last].Reasoning)
 		} else {
 			out = append(out, msg)
 		}
@@ -158,13 +162,6 @@ func wireMessages(in []Message, me string, known quirks, names toolNames) []Mess
 		i = end - 1
 	}
 	return out
-}
-
-func cmpOrText(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // takeResult removes the first result of a call from a list and returns its
@@ -222,18 +219,18 @@ func wireID(id string, short bool, used map[string]bool) string {
 // take, [A-Za-z0-9_-]{1,64}, and back.
 type toolNames struct{ wire, real map[string]string }
 
-var toolNameForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var notInName = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
 func newToolNames(list []tools.Tool) toolNames {
 	n := toolNames{map[string]string{}, map[string]string{}}
 	clean := map[string]int{}
 	for _, t := range list {
-		clean[cleanToolName(t.Name)]++
+		clean[cleanToolName(t.Name, false)]++
 	}
 	for _, t := range list {
-		w := cleanToolName(t.Name)
+		w := cleanToolName(t.Name, false)
 		if w != t.Name && clean[w] > 1 {
-			w = hashedToolName(t.Name)
+			w = cleanToolName(t.Name, true)
 		}
 		n.wire[t.Name], n.real[w] = w, t.Name
 	}
@@ -243,36 +240,18 @@ func newToolNames(list []tools.Tool) toolNames {
 // wireName returns the name for the wire of a tool, also of one that is not
 // offered any more.
 func (n toolNames) wireName(name string) string {
-	if w := n.wire[name]; w != "" {
-		return w
-	}
-	return cleanToolName(name)
+	return cmp.Or(n.wire[name], cleanToolName(name, false))
 }
 
-func cleanToolName(name string) string {
-	if toolNameForm.MatchString(name) {
-		return name
-	}
-	clean := replaceOutside(name)
-	if len(clean) > 64 || clean == "" {
-		return hashedToolName(name)
+// cleanToolName replaces what servers do not take in a name; hashed makes the
+// outcome one that no other name has.
+func cleanToolName(name string, hashed bool) string {
+	clean := notInName.ReplaceAllString(name, "_")
+	if n := len(clean); hashed || n == 0 || n > 64 {
+		sum := sha256.Sum256([]byte(name))
+		clean = clean[:min(n, 55)] + "_" + hex.EncodeToString(sum[:4])
 	}
 	return clean
-}
-
-func hashedToolName(name string) string {
-	clean := replaceOutside(name)
-	sum := sha256.Sum256([]byte(name))
-	return clean[:min(len(clean), 55)] + "_" + hex.EncodeToString(sum[:4])
-}
-
-func replaceOutside(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r < 0x80 && toolNameForm.MatchString(string(r)) {
-			return r
-		}
-		return '_'
-	}, name)
 }
 
 var (
@@ -284,40 +263,29 @@ var (
 // known to leave around a name is taken off only if the rest is exactly a tool
 // and the whole is not. The error is for the model.
 func (n toolNames) resolve(pieces []string) (string, error) {
-	known := func(s string) (string, bool) {
-		if r, ok := n.real[s]; ok {
-			return r, true
+	known := func(s string) string {
+		if _, ok := n.wire[s]; ok && n.real[s] == "" {
+			return s
 		}
-		_, ok := n.wire[s]
-		return s, ok
+		return n.real[s]
 	}
 	whole := strings.Join(pieces, "")
 	if len(pieces) > 1 {
-		if _, first := known(pieces[0]); first {
+		if known(pieces[0]) != "" {
 			return whole, fmt.Errorf("the call names two tools, %q and %q", pieces[0], boundedLine(pieces[1], 64))
 		}
-		growing := true
-		for i := range pieces[1:] {
-			growing = growing && strings.HasPrefix(pieces[i+1], pieces[i])
-		}
-		if growing {
-			whole = pieces[len(pieces)-1]
+		if slices.IsSortedFunc(pieces, func(a, b string) int { return len(a) - len(b) }) && strings.HasPrefix(pieces[len(pieces)-1], pieces[0]) {
+			whole = pieces[len(pieces)-1] // the name so far, each time
 		}
 	}
 	bare := strings.TrimSpace(nameSuffix.ReplaceAllString(strings.TrimSpace(whole), ""))
-	for _, s := range []string{whole, bare, nameSpace.ReplaceAllString(bare, "")} {
-		if r, ok := known(s); ok {
-			return r, nil
-		}
+	if r := cmp.Or(known(whole), known(bare), known(nameSpace.ReplaceAllString(bare, ""))); r != "" {
+		return r, nil
 	}
-	if len(n.wire) == 0 {
-		return whole, fmt.Errorf("no tools were offered with this request, so none can be called: answer in words")
+	if len(n.real) == 0 {
+		return whole, errors.New("no tools were offered with this request, so none can be called: answer in words")
 	}
-	var list []string
-	for w := range n.real {
-		list = append(list, w)
-	}
-	slices.Sort(list)
+	list := slices.Sorted(maps.Keys(n.real))
 	return whole, fmt.Errorf("there is no tool %q: the tools are %s", boundedLine(whole, 64), strings.Join(list, ", "))
 }
 
@@ -327,29 +295,19 @@ func plainSchema(raw json.RawMessage) json.RawMessage {
 	if json.Unmarshal(raw, &v) != nil {
 		return raw
 	}
-	out, err := json.Marshal(plainNode(v))
-	if err != nil {
-		return raw
-	}
-	return out
+	return json.RawMessage(asJSON(plainNode(v)))
 }
 
 func plainNode(v any) map[string]any {
 	in, _ := v.(map[string]any)
-	out := map[string]any{}
+	out := map[string]any{"type": in["type"]}
+	if list, ok := in["type"].([]any); ok { // "string or null"
+		list = slices.DeleteFunc(list, func(t any) bool { return t == "null" })
+		out["type"] = append(list, "string")[0]
+	}
 	for _, k := range []string{"description", "enum", "required"} {
 		if in[k] != nil {
 			out[k] = in[k]
-		}
-	}
-	switch t := in["type"].(type) {
-	case string:
-		out["type"] = t
-	case []any: // "string or null"
-		for _, e := range t {
-			if e != "null" && out["type"] == nil {
-				out["type"] = e
-			}
 		}
 	}
 	if props, ok := in["properties"].(map[string]any); ok {

@@ -103,22 +103,24 @@ func (s *sandbox) diagnose(said string) (why, hint string) {
 	case strings.Contains(said, "setting up uid map: Permission denied"):
 		return "AppArmor blocks user namespaces (" + said + ")", profile
 	case sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1" && os.Geteuid() != 0,
-		strings.Contains(said, "loopback: Failed RTM_NEWADDR") && !inContainer():
+		strings.Contains(said, "loopback: Failed RTM_NEWADDR"):
 		return "AppArmor takes away what a user namespace may do (" + said + ")", profile
+	case strings.Contains(said, "nknown option"):
+		return "bubblewrap is too old (" + said + ")", "install bubblewrap 0.8 or later"
 	case inContainer():
 		return "this container does not allow it (" + said + ")", containerHint
 	case sysctl("kernel/unprivileged_userns_clone") == "0":
 		return "user namespaces are switched off", "sudo sysctl -w kernel.unprivileged_userns_clone=1"
 	case sysctl("user/max_user_namespaces") == "0":
 		return "user namespaces are switched off", "sudo sysctl -w user.max_user_namespaces=10000"
-	case strings.Contains(said, "nknown option"):
-		return "bubblewrap is too old (" + said + ")", "install bubblewrap 0.8 or later"
 	}
 	return "bubblewrap failed: " + said, "run it by hand to see why: bwrap --ro-bind / / --unshare-all true"
 }
 
+var containerMarks = []string{"/.dockerenv", "/run/.containerenv"}
+
 func inContainer() bool {
-	for _, p := range []string{"/.dockerenv", "/run/.containerenv"} {
+	for _, p := range containerMarks {
 		if _, err := os.Lstat(p); err == nil {
 			return true
 		}

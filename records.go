@@ -1,20 +1,6 @@
 package main
 
-import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/json"
-	"fmt"
-	"maps"
-	"reflect"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
-)
+import "encoding/json"
 
 // The kinds of records in audit.jsonl and approvals.jsonl, one type each, with
 // their fields in the order in which they are written. Every line starts with
@@ -36,7 +22,12 @@ type Record struct {
 	Body                     recordBody
 }
 
-type recordBody interface{ kind() string }
+// A recordBody is one of the types below; fields writes what its kind has of its
+// own, in the order of the struct.
+type recordBody interface {
+	kind() string
+	fields(*encoder)
+}
 
 type genesisRecord struct {
 	Format int    `json:"format"`
@@ -207,255 +198,77 @@ func (gapRecord) kind() string         { return "gap" }
 func (acceptRecord) kind() string      { return "accept" }
 func (restartRecord) kind() string     { return "restart" }
 
-const (
-	maxField = 8 << 10
-	maxLine  = 64 << 10 // with its newline
-	// What a line holds before its kind: prev, seq and ts.
-	maxPrefix = len(`{"prev":"","seq":,"ts":"","`) + 64 + 19 + len(timeLayout)
-)
-
-// encodeRecord appends the part of a line that does not depend on its place in
-// the log, from the kind on, with its newline.
-func encodeRecord(b []byte, r Record) []byte {
-	start := len(b)
-	// At the last step the worst that a record can hold is within the limit:
-	// a byte becomes at most 7 (see appendText), and a list has 9 entries.
-	for limit := maxField; ; limit /= 2 {
-		b = append(b[:start], `"kind":"`...)
-		b = append(b, r.Body.kind()...)
-		b = append(b, '"')
-		for _, f := range [...]struct{ key, val string }{{"run", r.Run}, {"chat", r.Chat}, {"channel", r.Channel}, {"call", r.Call}} {
-			if f.val != "" {
-				b = append(b, `,"`...)
-				b = append(b, f.key...)
-				b = append(b, `":`...)
-				b = appendText(b, cutText(f.val, limit))
-			}
-		}
-		b = appendFields(b, reflect.ValueOf(r.Body), limit, true)
-		b = append(b, "}\n"...)
-		if len(b)-start <= maxLine-maxPrefix || limit <= 128 {
-			return b
+func (r genesisRecord) fields(e *encoder) {
+	e.int("format", r.Format).str("log", r.Log)
+	for _, f := range [...]struct{ key, val string }{{"key", r.Key}, {"file", r.File}, {"head", r.Head}} {
+		if f.val != "" {
+			e.str(f.key, f.val)
 		}
 	}
 }
 
-// A fieldPlan is one field of a struct: its place and what is written before it.
-type fieldPlan struct {
-	index     int
-	key       string
-	omitEmpty bool
+func (r startRecord) fields(e *encoder) {
+	e.str("version", r.Version).str("settings", r.Settings).str("tools", r.Tools).str("sandbox", r.Sandbox).
+		str("model", r.Model).str("origin", r.Origin).str("workspace", r.Workspace)
 }
 
-var fieldPlans sync.Map // reflect.Type to []fieldPlan
+func (r userMessageRecord) fields(e *encoder) { e.str("text", r.Text).str("source", r.Source) }
 
-func planOf(t reflect.Type) []fieldPlan {
-	if p, ok := fieldPlans.Load(t); ok {
-		return p.([]fieldPlan)
-	}
-	var plan []fieldPlan
-	for i := range t.NumField() {
-		name, opt, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		plan = append(plan, fieldPlan{i, strconv.Quote(name) + ":", opt == "omitempty"})
-	}
-	fieldPlans.Store(t, plan)
-	return plan
+func (r modelTurnRecord) fields(e *encoder) {
+	e.str("model", r.Model).str("text", r.Text).int("in", r.In).int("out", r.Out).
+		list("calls", r.Calls).int64("ms", r.MS).str("finish", r.Finish)
 }
 
-// appendFields appends the fields of a struct, with a comma before the first
-// one too if the object has others already.
-func appendFields(b []byte, v reflect.Value, limit int, comma bool) []byte {
-	for _, f := range planOf(v.Type()) {
-		fv := v.Field(f.index)
-		if f.omitEmpty && fv.IsZero() {
-			continue
-		}
-		if comma {
-			b = append(b, ',')
-		}
-		comma = true
-		b = append(b, f.key...)
-		b = appendValue(b, fv, limit)
-	}
-	return b
+func (r decisionRecord) fields(e *encoder) {
+	e.str("tool", r.Tool).raw("args", r.Args).str("digest", r.Digest).str("summary", r.Summary).str("risk", r.Risk).
+		list("labels", r.Labels).str("verdict", r.Verdict).str("by", r.By).str("step", r.Step).str("rule", r.Rule).
+		list("reasons", r.Reasons).str("grant", r.Grant).list("targets", r.Targets)
+	e.open("egress").str("kind", r.Egress.Kind).list("hosts", r.Egress.Hosts).close().str("purpose", r.Purpose)
 }
 
-var rawType = reflect.TypeFor[json.RawMessage]()
-
-// appendValue knows the types that the records above are made of.
-func appendValue(b []byte, v reflect.Value, limit int) []byte {
-	switch v.Kind() {
-	case reflect.String:
-		return appendText(b, cutText(v.String(), limit))
-	case reflect.Int, reflect.Int64:
-		return strconv.AppendInt(b, v.Int(), 10)
-	case reflect.Bool:
-		return strconv.AppendBool(b, v.Bool())
-	case reflect.Pointer:
-		if v.IsNil() {
-			return append(b, "null"...)
-		}
-		return appendValue(b, v.Elem(), limit)
-	case reflect.Struct:
-		return append(appendFields(append(b, '{'), v, limit, false), '}')
-	case reflect.Slice:
-		if v.Type() == rawType {
-			return appendRaw(b, v.Bytes(), limit)
-		}
-		return appendList(b, v, limit)
-	case reflect.Map:
-		m := v.Interface().(map[string]int)
-		b = append(b, '{')
-		for i, k := range slices.Sorted(maps.Keys(m)) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(appendText(b, cutText(k, limit)), ':')
-			b = strconv.AppendInt(b, int64(m[k]), 10)
-		}
-		return append(b, '}')
-	}
-	panic("a record has a field of type " + v.Type().String())
+func (r resultRecord) fields(e *encoder) {
+	e.bool("ok", r.OK).str("error", r.Error).optional("exit", r.Exit).int64("ms", r.MS).int64("bytes", r.Bytes).
+		str("digest", r.Digest).str("preview", r.Preview).bool("interrupted", r.Interrupted)
 }
 
-func appendList(b []byte, list reflect.Value, limit int) []byte {
-	b = append(b, '[')
-	for i := range list.Len() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		if i == limit/16 {
-			rest := list.Slice(i, list.Len()).Interface().([]string)
-			sum := sha256.Sum256([]byte(strings.Join(rest, "\n")))
-			b = appendText(b, fmt.Sprintf("…[%d more, sha256 %x]", len(rest), sum))
-			break
-		}
-		b = appendText(b, cutText(list.Index(i).String(), limit))
-	}
-	return append(b, ']')
+func (r egressRecord) fields(e *encoder) {
+	e.str("host", r.Host).int("port", r.Port).str("method", r.Method).str("verdict", r.Verdict).str("by", r.By).
+		int64("bytes_out", r.BytesOut).int64("bytes_in", r.BytesIn)
 }
 
-// appendRaw appends a JSON object without blanks, each string in it cut on its
-// own, in its order and with its numbers as they stand; what is not an object
-// becomes a string.
-func appendRaw(b, raw []byte, limit int) []byte {
-	raw = bytes.TrimSpace(raw)
-	if !utf8.Valid(raw) || !json.Valid(raw) || raw[0] != '{' {
-		var s string
-		if json.Unmarshal(raw, &s) != nil {
-			s = string(raw)
-		}
-		return appendText(b, cutText(s, limit))
-	}
-	start := len(b)
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; c {
-		case ' ', '\t', '\r', '\n':
-		case '"':
-			end := i + 1
-			for raw[end] != '"' {
-				if raw[end] == '\\' {
-					end++
-				}
-				end++
-			}
-			s := string(raw[i+1 : end])
-			if strings.IndexByte(s, '\\') >= 0 && json.Unmarshal(raw[i:end+1], &s) != nil {
-				panic("unreachable: the whole is valid")
-			}
-			b = appendText(b, cutText(s, limit))
-			i = end
-		default:
-			b = append(b, c)
-		}
-	}
-	if len(b)-start > 8*limit { // many small pieces
-		b = append(b[:start], `{"…":`...)
-		b = append(appendText(b, cutText(string(raw), limit)), '}')
-	}
-	return b
+func (r questionRecord) fields(e *encoder) {
+	e.str("digest", r.Digest).list("offered", r.Offered).list("reasons", r.Reasons).str("until", r.Until)
 }
 
-// cutText returns s, or if it is longer than limit bytes its two ends with a
-// note between them about the whole.
-func cutText(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	note := fmt.Sprintf("…[cut: %d bytes, sha256 %x]…", len(s), sha256.Sum256([]byte(s)))
-	keep := max(0, limit-len(note)) / 2
-	head, tail := keep, len(s)-keep
-	for head > keep-utf8.UTFMax && head > 0 && !utf8.RuneStart(s[head]) {
-		head--
-	}
-	for tail < len(s) && tail < len(s)-keep+utf8.UTFMax && !utf8.RuneStart(s[tail]) {
-		tail++
-	}
-	return s[:head] + note + s[tail:]
+func (r answerRecord) fields(e *encoder) {
+	e.str("answer", r.Answer).str("scope", r.Scope).str("by", r.By).str("reason", r.Reason)
 }
 
-// plain are the bytes that stand in a JSON string as they are.
-var plain = func() (p [256]bool) {
-	for c := byte(' '); c < 0x7f; c++ {
-		p[c] = c != '"' && c != '\\'
-	}
-	return p
-}()
-
-// appendText appends s as a JSON string. Whatever could disturb a terminal that
-// shows the raw line is escaped: control and format characters (Unicode's Cc
-// and Cf: bidirectional, zero-width, tags) and the two line separators.
-//
-// A byte that is not UTF-8 becomes U+FFFD and its value, as in "\uFFFD<80>"; a
-// true U+FFFD before "<" is written as its own three bytes in that way, so that
-// the original can be had back.
-func appendText(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if plain[c] {
-			i++
-			continue
-		}
-		if c < utf8.RuneSelf {
-			b = append(b, s[start:i]...)
-			switch c {
-			case '"', '\\':
-				b = append(b, '\\', c)
-			case '\n':
-				b = append(b, `\n`...)
-			case '\r':
-				b = append(b, `\r`...)
-			case '\t':
-				b = append(b, `\t`...)
-			default:
-				b = append(b, `\u00`...)
-				b = append(b, hex[c>>4], hex[c&15])
-			}
-			i++
-			start = i
-			continue
-		}
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && (n == 1 || strings.HasPrefix(s[i+n:], "<")):
-			b = append(b, s[start:i]...)
-			for _, c := range []byte(s[i : i+n]) {
-				b = append(b, "\uFFFD<"...)
-				b = append(b, hex[c>>4], hex[c&15], '>')
-			}
-			start = i + n
-		case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp):
-			b = append(b, s[start:i]...)
-			for _, u := range utf16.AppendRune(nil, r) {
-				b = append(b, `\u`...)
-				b = append(b, hex[u>>12], hex[u>>8&15], hex[u>>4&15], hex[u&15])
-			}
-			start = i + n
-		}
-		i += n
-	}
-	return append(append(b, s[start:]...), '"')
+func (r grantRecord) fields(e *encoder) {
+	e.str("key", r.Key).str("scope", r.Scope).str("who", r.Who).str("workspace", r.Workspace).
+		list("labels", r.Labels).str("until", r.Until)
 }
+
+func (r revokeRecord) fields(e *encoder) { grantRecord(r).fields(e) }
+
+func (r labelRecord) fields(e *encoder) {
+	e.list("set", r.Set).str("source", r.Source).str("path", r.Path)
+}
+
+func (r configRecord) fields(e *encoder) { e.str("key", r.Key).str("old", r.Old).str("new", r.New) }
+
+func (r apiRecord) fields(e *encoder) { e.str("op", r.Op).counts("refused", r.Refused) }
+
+func (resetRecord) fields(*encoder) {}
+
+func (r stopRecord) fields(e *encoder) { e.int("turns", r.Turns) }
+
+func (r recoveredRecord) fields(e *encoder) {
+	e.int64("bytes", r.Bytes).str("digest", r.Digest).str("text", r.Text)
+}
+
+func (r gapRecord) fields(e *encoder) { e.int64("have", r.Have).int64("expected", r.Expected) }
+
+func (r acceptRecord) fields(e *encoder) { e.int64("upto", r.Upto) }
+
+func (r restartRecord) fields(e *encoder) { e.str("file", r.File).str("head", r.Head) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,7 @@ const (
 // A builtinModel is a model inside this process. It is reached as a server is,
 // through the same client, and answers in the same form.
 type builtinModel struct {
-	answer func(ctx context.Context, req builtinRequest) (builtinReply, error)
+	answer func(context.Context, builtinRequest) builtinReply
 }
 
 // builtinRequest is what a built-in model reads of a request.
@@ -54,78 +55,53 @@ type builtinCall struct {
 	Arguments json.RawMessage `json:"arguments"` // an object, or a string sent as it stands
 }
 
-// scriptError is an error of a script, which trying again does not mend.
-type scriptError struct{ error }
-
 // RoundTrip implements http.RoundTripper.
 func (b *builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
 	defer hr.Body.Close()
-	respond := func(status int, kind string, body []byte) (*http.Response, error) {
-		return &http.Response{StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: hr,
-			Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
-	}
-	if hr.Method != "POST" {
-		return respond(404, "application/json", []byte(`{"error":{"message":"only chat completions are served"}}`))
-	}
 	var req builtinRequest
 	raw, err := io.ReadAll(hr.Body)
 	if err == nil {
 		err = json.Unmarshal(raw, &req)
 	}
 	if err != nil {
-		return nil, scriptError{err}
-	}
-	reply, err := b.answer(hr.Context(), req)
-	if err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(time.Duration(reply.DelayMS) * time.Millisecond)
-	defer timer.Stop()
+	reply := b.answer(hr.Context(), req)
 	select {
-	case <-timer.C:
+	case <-time.After(time.Duration(reply.DelayMS) * time.Millisecond):
 	case <-hr.Context().Done():
 		return nil, hr.Context().Err()
 	}
-	return respond(200, "text/event-stream", reply.stream(req.Model, len(raw)))
+	return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: hr, Header: http.Header{"Content-Type": {"text/event-stream"}},
+		Body: io.NopCloser(bytes.NewReader(reply.stream(req.Model, len(raw))))}, nil
 }
 
 // stream writes the reply as an event stream.
 func (r builtinReply) stream(model string, requestBytes int) []byte {
 	var b bytes.Buffer
-	send := func(choices string, usage string) {
-		fmt.Fprintf(&b, `data: {"id":"chatcmpl-builtin","object":"chat.completion.chunk","model":%s,"choices":[%s]%s}`+"\n\n", asJSON(model), choices, usage)
-	}
-	delta := func(d any, finish string) {
-		send(fmt.Sprintf(`{"index":0,"delta":%s,"finish_reason":%s}`, asJSON(d), finish), "")
-	}
-	delta(map[string]any{"role": "assistant", "content": ""}, "null")
-	for s := r.Content; s != ""; {
-		n := min(len(s), 24)
-		for n < len(s) && !utf8.RuneStart(s[n]) {
-			n++
+	delta := func(d map[string]any, finish any, usage *Usage) {
+		event := map[string]any{"id": "chatcmpl-builtin", "object": "chat.completion.chunk", "model": model,
+			"choices": []any{map[string]any{"index": 0, "delta": d, "finish_reason": finish}}}
+		if usage != nil {
+			event["usage"] = usage
 		}
-		delta(map[string]any{"content": s[:n]}, "null")
-		s = s[n:]
+		fmt.Fprintf(&b, "data: %s\n\n", asJSON(event))
 	}
-	out := len(r.Content)
+	delta(map[string]any{"role": "assistant", "content": ""}, nil, nil)
+	for word := range strings.SplitAfterSeq(r.Content, " ") {
+		delta(map[string]any{"content": word}, nil, nil)
+	}
+	out, finish := len(r.Content), "stop"
 	for i, c := range r.ToolCalls {
 		args := string(c.Arguments)
-		if len(c.Arguments) > 0 && c.Arguments[0] == '"' {
+		if strings.HasPrefix(args, `"`) {
 			args = valText(c.Arguments)
 		}
-		out += len(args)
+		out, finish = out+len(args), "tool_calls"
 		delta(map[string]any{"tool_calls": []any{map[string]any{"index": i, "id": newCallID(), "type": "function",
-			"function": ToolFunction{c.Name, args}}}}, "null")
+			"function": ToolFunction{c.Name, args}}}}, nil, nil)
 	}
-	finish := r.FinishReason
-	if finish == "" {
-		finish = "stop"
-		if len(r.ToolCalls) > 0 {
-			finish = "tool_calls"
-		}
-	}
-	delta(struct{}{}, asJSON(finish))
-	send("", fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"completion_tokens":%d}`, requestBytes/4+1, out/4+1))
+	delta(map[string]any{}, cmp.Or(r.FinishReason, finish), &Usage{In: requestBytes/4 + 1, Out: out/4 + 1})
 	b.WriteString("data: [DONE]\n\n")
 	return b.Bytes()
 }
@@ -157,35 +133,36 @@ func newScript(file string) (http.RoundTripper, error) {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		var r builtinReply
-		d := json.NewDecoder(bytes.NewReader(line))
-		d.DisallowUnknownFields()
-		if err = d.Decode(&r); err == nil && d.More() {
-			err = errors.New("there is more than one value")
-		}
-		for _, c := range r.ToolCalls {
-			if err == nil && c.Name == "" {
-				err = errors.New("a call has no name")
-			}
-			if a := bytes.TrimSpace(c.Arguments); err == nil && len(a) > 0 && a[0] != '{' && a[0] != '"' && string(a) != "null" {
-				err = errors.New("arguments must be an object or a string")
-			}
-		}
-		if err == nil && r.DelayMS < 0 {
-			err = errors.New("delay_ms is negative")
-		}
+		r, err := parseReply(line)
 		if err != nil {
 			return nil, fmt.Errorf("script %q, line %d: %w", file, i+1, err)
 		}
 		replies = append(replies, r)
 	}
-	return &builtinModel{func(ctx context.Context, req builtinRequest) (builtinReply, error) {
+	return &builtinModel{func(ctx context.Context, _ builtinRequest) builtinReply {
 		n, _ := ctx.Value(repliesKey{}).(int)
 		if n >= len(replies) {
-			return builtinReply{Content: fmt.Sprintf("The script %q ends after %d replies; this would be reply %d.", file, len(replies), n+1)}, nil
+			return builtinReply{Content: fmt.Sprintf("The script %q ends after %d replies; this would be reply %d.", file, len(replies), n+1)}
 		}
-		return replies[n], nil
+		return replies[n]
 	}}, nil
+}
+
+func parseReply(line []byte) (r builtinReply, err error) {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err = d.Decode(&r); err == nil && d.More() {
+		err = errors.New("there is more than one value")
+	}
+	if err == nil && (r.DelayMS < 0 || r.DelayMS > 3600_000) {
+		err = errors.New("delay_ms must be from 0 to an hour")
+	}
+	for _, c := range r.ToolCalls {
+		if a := string(c.Arguments); err == nil && (c.Name == "" || a != "" && a != "null" && a[0] != '{' && a[0] != '"') {
+			err = errors.New("a call needs a name, and arguments that are an object or a string")
+		}
+	}
+	return r, err
 }
 
 const rehearsalHelp = `I am picket's rehearsal model: built in, offline, and not a language model. I turn plain commands into tool calls, so that you can see picket's gate, sandbox, questions and log at work:
@@ -203,9 +180,7 @@ For real answers connect a model: start Ollama ("ollama pull qwen3"), or set OPE
 // newRehearsal returns the rehearsal model: the same request always brings the
 // same answer.
 func newRehearsal() http.RoundTripper {
-	return &builtinModel{func(_ context.Context, req builtinRequest) (builtinReply, error) {
-		return rehearse(req), nil
-	}}
+	return &builtinModel{func(_ context.Context, req builtinRequest) builtinReply { return rehearse(req) }}
 }
 
 func rehearse(req builtinRequest) builtinReply {
@@ -342,104 +317,86 @@ type rehearsalCommand struct {
 	open string // the argument that following lines continue, if any
 }
 
-// A rehearsalForm turns one form of words into a call.
+// A rehearsalForm is one form of words for a call. Its groups are the values of
+// args, in order; "action=read" is an argument without a group.
 type rehearsalForm struct {
 	form *regexp.Regexp
-	make func(w []string) rehearsalCommand
-}
-
-func form(pattern string, make func(w []string) rehearsalCommand) rehearsalForm {
-	return rehearsalForm{regexp.MustCompile(`(?is)^` + pattern + `$`), make}
-}
-
-func oneArg(tool, arg, open string) func(w []string) rehearsalCommand {
-	return func(w []string) rehearsalCommand {
-		return rehearsalCommand{tool, map[string]any{arg: unquoted(w[1])}, open}
-	}
-}
-
-func filesCommand(action string, names ...string) func(w []string) rehearsalCommand {
-	return func(w []string) rehearsalCommand {
-		c := rehearsalCommand{tool: "files", args: map[string]any{"action": action}}
-		for i, name := range names {
-			if v := unquoted(w[i+1]); v != "" {
-				c.args[name] = v
-			}
-		}
-		if action == "write" || action == "append" {
-			c.open = "content"
-		}
-		return c
-	}
+	tool string
+	args []string
+	open bool // lines that follow continue the last argument
 }
 
 const (
 	aPath   = "([^\\s\"'`]+|\"[^\"]+\"|'[^']+'|`[^`]+`)"
-	aFolder = `(?:\s+(?:in|of|under|from|at)(?:\s+the)?(?:\s+(?:folder|directory|dir))?)?`
+	aFolder = `(?:\s+(?:in|of|under|from|at)(?:\s+(?:the|this|my|current))*(?:\s+(?:folder|directory))?)?`
+	aFile   = `(?:the\s+|a\s+)?(?:new\s+)?(?:file\s+)?(?:called\s+|named\s+)?`
 )
 
+func form(pattern, tool, args string, open bool) rehearsalForm {
+	return rehearsalForm{regexp.MustCompile(`(?is)^` + pattern + `$`), tool, strings.Fields(args), open}
+}
+
 // exactForms are the documented ones: all after the colon counts as it stands.
-// naturalForms are tried after them, on a sentence without courtesies.
 var exactForms = []rehearsalForm{
-	form(`(?:run|shell|execute)\s*:\s*(.+)`, oneArg("shell", "command", "")),
-	form(`(?:run\s+)?python\s*:\s*(.+)`, oneArg("python_execute", "code", "code")),
-	form(`write\s+`+aPath+`\s*:[ \t]?(.*)`, filesCommand("write", "path", "content")),
-	form(`append\s+`+aPath+`\s*:[ \t]?(.*)`, filesCommand("append", "path", "content")),
-	form(`read\s*:\s*`+aPath, filesCommand("read", "path")),
-	form(`list\s*:\s*`+aPath+`?`, filesCommand("list", "path")),
-	form(`search\s*:\s*(.+)`, filesCommand("search", "pattern")),
-	form(`fetch\s*:\s*(\S+)`, fetchCommand),
-	form(`web\s*:\s*(.+)`, oneArg("web_search", "query", "")),
-	form(`remember\s*:\s*(.+)`, oneArg("remember", "text", "")),
-	form(`recall\s*:\s*(.+)`, oneArg("recall", "query", "")),
-	form(`ask(?:\s+me)?\s*:\s*(.+)`, oneArg("ask_user", "question", "")),
+	form(`(?:run|shell|execute)\s*:\s*(.+)`, "shell", "command", false),
+	form(`(?:run\s+)?python\s*:\s*(.+)`, "python_execute", "code", true),
+	form(`write\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action=write path content", true),
+	form(`append\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action=append path content", true),
+	form(`read\s*:\s*`+aPath, "files", "action=read path", false),
+	form(`list\s*:\s*`+aPath, "files", "action=list path", false),
+	form(`search\s*:\s*(.+)`, "files", "action=search pattern", false),
+	form(`fetch\s*:\s*(\S+)`, "web_fetch", "url", false),
+	form(`web\s*:\s*(.+)`, "web_search", "query", false),
+	form(`remember\s*:\s*(.+)`, "remember", "text", false),
+	form(`recall\s*:\s*(.+)`, "recall", "query", false),
+	form(`ask(?:\s+me)?\s*:\s*(.+)`, "ask_user", "question", false),
 }
 
+// naturalForms are tried after them, on a sentence without courtesies.
 var naturalForms = []rehearsalForm{
-	form(`(?:read|show|quote|print|what)(?:\s+me)?(?:\s+(?:is|was))?(?:\s+(?:what|the(?:\s+data)?\s+that))?(?:\s+(?:is|was|i))?(?:\s+the)?\s+piped(?:\s+(?:in|data|input|text))*`,
-		func([]string) rehearsalCommand { return rehearsalCommand{} }),
-	form(`(?:run|execute)\s+(?:the\s+)?python(?:\s+code)?\s+(.+[(=].*)`, oneArg("python_execute", "code", "code")),
-	form("(?:run|execute)\\s+(?:the\\s+)?(?:(?:shell\\s+)?command\\s+)?(`[^`]+`|\"[^\"]+\"|.+)", runCommand),
-	form(`(?:search|look\s+up|google)\s+(?:(?:on|in)\s+)?(?:the\s+)?web\s+(?:for\s+)?(.+)`, oneArg("web_search", "query", "")),
-	form(`(?:web\s+search|google)\s+(?:for\s+)?(.+)`, oneArg("web_search", "query", "")),
-	form(`(?:search|grep|look)\s+(?:for\s+)?(.+?)\s+(?:in|under)\s+(?:the\s+)?(?:(?:file|files|folder|directory)\s+)?`+aPath, filesCommand("search", "pattern", "path")),
-	form(`(?:search|grep|look\s+for|find)\s+(?:for\s+)?(.+)`, filesCommand("search", "pattern")),
-	form(`(?:list|ls|show(?:\s+me)?|see|what\s+(?:files\s+)?(?:are|is))(?:\s+all)?(?:\s+(?:of\s+)?(?:the|my))?(?:\s+(?:files|folder|directory))+`+aFolder+`(?:\s+`+aPath+`)?`, listCommand),
-	form(`(?:what\s+files\s+(?:are|do)|which\s+files\s+(?:are|do))(?:\s+(?:there|here|i\s+have|we\s+have))?`+aFolder+`(?:\s+`+aPath+`)?`, listCommand),
-	form(`(?:list|ls)(?:\s+(?:everything|all))?`+aFolder+`(?:\s+`+aPath+`)?`, listCommand),
-	form(`(?:fetch|visit|download|open|get|read|show(?:\s+me)?|go\s+to)\s+(?:the\s+)?(?:(?:page|site|url)\s+)?(https?://\S+)`, fetchCommand),
-	form(`(?:fetch|visit)\s+(\S+\.\S+)`, fetchCommand),
-	form(`(?:read|cat|show|open|display|print|view)(?:\s+me)?(?:\s+the)?(?:\s+(?:file|contents?(?:\s+of)?))*\s+`+aPath+`(?:\s+file)?`, filesCommand("read", "path")),
-	form(`what(?:\s+is|'s|’s)?(?:\s+(?:in|inside))(?:\s+the)?(?:\s+(?:file|contents?\s+of))*\s+`+aPath, filesCommand("read", "path")),
-	form(`what\s+does\s+(?:the\s+file\s+)?`+aPath+`\s+(?:say|contain)`, filesCommand("read", "path")),
-	form(`(?:write|save|put)\s+(.+)\s+(?:to|into|in|as)\s+(?:the\s+|a\s+)?(?:file\s+)?`+aPath, func(w []string) rehearsalCommand {
-		return filesCommand("write", "path", "content")([]string{"", w[2], w[1]})
-	}),
-	form(`(?:create|make|write)\s+(?:a\s+|the\s+)?file\s+(?:called\s+|named\s+)?`+aPath+`\s+(?:with|containing|that\s+says)\s+(?:the\s+(?:content|text)\s+)?(.+)`, filesCommand("write", "path", "content")),
-	form(`(?:append|add)\s+(.+)\s+to\s+(?:the\s+)?(?:file\s+)?`+aPath, func(w []string) rehearsalCommand {
-		return filesCommand("append", "path", "content")([]string{"", w[2], w[1]})
-	}),
-	form(`remember\s+(?:that\s+)?(.+)`, oneArg("remember", "text", "")),
-	form(`(?:recall|what\s+do\s+you\s+(?:remember|know)\s+about)\s+(.+)`, oneArg("recall", "query", "")),
+	form(`(?:read|show|quote|print|what)\b(?:\s+(?:me|is|was|what|the|data|that|i))*\s+piped(?:\s+(?:in|data|input|text))*`, "", "", false),
+	form("(?:run|execute)\\s+(?:(?:the\\s+)?(?:shell\\s+)?command\\s+)?(`[^`]+`|\"[^\"]+\"|.+)", "shell", "command", false),
+	form(`(?:search|look\s+up|google)\s+(?:(?:on|in)\s+)?(?:the\s+)?web\s+(?:for\s+)?(.+)`, "web_search", "query", false),
+	form(`(?:search|grep|look)\s+(?:for\s+)?(.+?)\s+(?:in|under)\s+(?:the\s+)?(?:(?:files?|folder|directory)\s+)?`+aPath, "files", "action=search pattern path", false),
+	form(`(?:search|grep|look\s+for|find)\s+(?:for\s+)?(.+)`, "files", "action=search pattern", false),
+	form(`(?:list|ls|show|see|what|which)\b(?:\s+(?:me|all|of|the|my|are|is|everything))*(?:\s+(?:files|folder|directory))+(?:\s+(?:are|do|i|we|have|there|here))*`+aFolder+`(?:\s+`+aPath+`)?`, "files", "action=list path", false),
+	form(`(?:list|ls)(?:\s+(?:everything|all))?`+aFolder+`(?:\s+`+aPath+`)?`, "files", "action=list path", false),
+	form(`(?:fetch|visit|download|open|get|read|show(?:\s+me)?|go\s+to)\s+(?:the\s+)?(?:(?:page|site|url)\s+)?(https?://\S+)`, "web_fetch", "url", false),
+	form(`(?:fetch|visit)\s+(\S+\.\S+)`, "web_fetch", "url", false),
+	form(`(?:read|cat|show|open|display|print|view)(?:\s+(?:me|the|file|contents?|of))*\s+`+aPath+`(?:\s+file)?`, "files", "action=read path", false),
+	form(`what(?:\s+is|'s|’s)\s+(?:in|inside)(?:\s+(?:the|file|contents?|of))*\s+`+aPath, "files", "action=read path", false),
+	form(`what\s+does\s+`+aFile+aPath+`\s+(?:say|contain)`, "files", "action=read path", false),
+	form(`(?:create|make|write)\s+`+aFile+aPath+`\s+(?:with|containing|that\s+says)\s+(?:the\s+(?:content|text)\s+)?(.+)`, "files", "action=write path content", false),
+	form(`(?:write|save|put)\s+(.+)\s+(?:to|into|in|as)\s+`+aFile+aPath, "files", "action=write content path", false),
+	form(`(?:append|add)\s+(.+)\s+to\s+`+aFile+aPath, "files", "action=append content path", false),
+	form(`remember\s+(?:that\s+)?(.+)`, "remember", "text", false),
+	form(`(?:recall|what\s+do\s+you\s+(?:remember|know)\s+about)\s+(.+)`, "recall", "query", false),
 }
 
-func runCommand(w []string) rehearsalCommand {
-	return rehearsalCommand{"shell", map[string]any{"command": unquoted(w[1])}, ""}
-}
-
-func listCommand(w []string) rehearsalCommand {
-	if p := unquoted(w[1]); slices.Contains([]string{"here", "there", "it", "this", "that", "workspace", "folder", "directory"}, p) {
-		w = []string{"", ""}
+// match reads words in this form.
+func (f rehearsalForm) match(words string) (rehearsalCommand, bool) {
+	w := f.form.FindStringSubmatch(words)
+	c := rehearsalCommand{f.tool, map[string]any{}, ""}
+	if w == nil {
+		return c, false
 	}
-	return filesCommand("list", "path")(w)
-}
-
-func fetchCommand(w []string) rehearsalCommand {
-	u := unquoted(w[1])
-	if !strings.Contains(u, "://") {
-		u = "https://" + u
+	for i, arg := 1, 0; arg < len(f.args); arg++ {
+		name, val, fixed := strings.Cut(f.args[arg], "=")
+		if !fixed {
+			val = unquoted(w[i])
+			i++
+		}
+		if name == "url" && !strings.Contains(val, "://") {
+			val = "https://" + val
+		}
+		if val != "" {
+			c.args[name] = val
+		}
+		if f.open {
+			c.open = name
+		}
 	}
-	return rehearsalCommand{"web_fetch", map[string]any{"url": u}, ""}
+	return c, true
 }
 
 // unquoted takes off one pair of quotes around the whole.
@@ -528,8 +485,8 @@ func lineCommands(line string) ([]rehearsalCommand, bool) {
 func oneCommand(s string) (rehearsalCommand, bool) {
 	s = courtesy.ReplaceAllString(strings.TrimSpace(s), "")
 	for _, f := range exactForms {
-		if w := f.form.FindStringSubmatch(s); w != nil {
-			return f.make(w), true
+		if c, ok := f.match(s); ok {
+			return c, true
 		}
 	}
 	if s = strings.TrimRight(s, " ?!"); len(s) > maxCommandLine {
@@ -539,15 +496,10 @@ func oneCommand(s string) (rehearsalCommand, bool) {
 		s = s[:n-1] // the end of a sentence, not the folder
 	}
 	for _, f := range naturalForms {
-		w := f.form.FindStringSubmatch(s)
-		if w == nil {
-			continue
+		c, ok := f.match(s)
+		if command, _ := c.args["command"].(string); ok && !article.MatchString(command) { // "run the tests" names no command
+			return c, true
 		}
-		c := f.make(w)
-		if command, ok := c.args["command"].(string); ok && article.MatchString(command) {
-			continue // "run the tests" names no command
-		}
-		return c, true
 	}
 	return rehearsalCommand{}, false
 }

@@ -83,32 +83,28 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 			s.home = filepath.Clean(home)
 		}
 	}
-	for i, given := range append([]string{cfg.Workspace}, cfg.ExtraRoots...) {
-		p, err := resolvePath(given)
-		if err != nil {
-			return nil, err
-		}
-		if fi, err := os.Stat(p); err != nil || !fi.IsDir() {
-			return nil, fmt.Errorf("%q is not a folder", given)
-		}
-		if err := s.addRoot(given, p, i > 0); err != nil {
-			return nil, err
-		}
-	}
-	for _, given := range cfg.Writable {
-		if p, ok := s.optional("writable", given); ok {
-			if err := s.addRoot(given, p, true); err != nil {
+	for i, list := range [][]string{{cfg.Workspace}, cfg.ExtraRoots, cfg.Writable, cfg.ReadOnly} {
+		for _, given := range list {
+			p, err := resolvePath(given)
+			fi, statErr := os.Stat(p)
+			switch why := s.tooWide(p); {
+			case i > 1 && err != nil:
+				s.notes = append(s.notes, fmt.Sprintf("the sandbox is to hold %q: %v", given, err))
+				continue
+			case err != nil:
 				return nil, err
-			}
-		}
-	}
-	for _, given := range cfg.ReadOnly {
-		if p, ok := s.optional("read_only", given); ok {
-			if why := s.tooWide(p); why != "" {
+			case i < 2 && (statErr != nil || !fi.IsDir()):
+				return nil, fmt.Errorf("%q is not a folder", given)
+			case why != "":
 				return nil, fmt.Errorf("%q cannot be given to a sandbox: %s", given, why)
+			case i < 3:
+				s.roots = append(s.roots, p)
+			default:
+				s.readOnly = append(s.readOnly, p)
 			}
-			s.readOnly = append(s.readOnly, p)
-			s.share(given, p)
+			if i > 0 {
+				s.share(given, p)
+			}
 		}
 	}
 	for _, given := range cfg.Hide {
@@ -135,6 +131,7 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 			return nil, fmt.Errorf("%q lies in %q, which no tool may touch", p, h)
 		}
 	}
+	slices.SortFunc(s.shares, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	s.findBox()
 	s.env = s.childEnv(os.Environ())
 	for _, h := range s.hide {
@@ -167,25 +164,6 @@ func (s *sandbox) environ(add map[string]string, fixed ...string) []string {
 		out = append(out, name+"="+env[name])
 	}
 	return append(out, fixed...) // the last of two entries wins
-}
-
-func (s *sandbox) addRoot(given, p string, share bool) error {
-	if why := s.tooWide(p); why != "" {
-		return fmt.Errorf("%q cannot be given to a sandbox: %s", given, why)
-	}
-	if share {
-		s.share(given, p)
-	}
-	s.roots = append(s.roots, p)
-	return nil
-}
-
-func (s *sandbox) optional(setting, given string) (string, bool) {
-	p, err := resolvePath(given)
-	if err != nil {
-		s.notes = append(s.notes, fmt.Sprintf("sandbox.%s: %v", setting, err))
-	}
-	return p, err == nil
 }
 
 // share remembers that a path below home is also seen below the box's HOME, so
@@ -332,16 +310,16 @@ func (h *headTail) Bytes() []byte {
 		return append(slices.Clip(h.head), tail...)
 	}
 	head := h.head
-	for i := 1; i < utf8.UTFMax && i <= len(head); i++ {
-		if c := head[len(head)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(head[len(head)-i:]) {
-				head = head[:len(head)-i]
-			}
+	for range utf8.UTFMax - 1 {
+		if r, n := utf8.DecodeLastRune(head); r != utf8.RuneError || n != 1 {
 			break
 		}
+		head = head[:len(head)-1]
 	}
-	for i := 0; i < utf8.UTFMax-1 && len(tail) > 0 && !utf8.RuneStart(tail[0]); i++ {
-		tail = tail[1:]
+	for range utf8.UTFMax - 1 {
+		if len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+			tail = tail[1:]
+		}
 	}
 	cut := fmt.Sprintf("\n[%d bytes left out]\n", h.size-int64(len(head)+len(tail)))
 	return slices.Concat(head, []byte(cut), tail)
@@ -350,10 +328,10 @@ func (h *headTail) Bytes() []byte {
 // A job is one started child with everything that it starts.
 type job struct {
 	cmd  *exec.Cmd
-	held func() error // called after the start; the child runs nothing before it returns
-	term func()       // asks the child's processes to end
-	kill func()       // ends the child
-	gone func() error // ends whatever is left, and waits for it
+	held func(context.Context) error // called after the start; the child runs nothing before it returns
+	term func()                      // asks the child's processes to end
+	kill func()                      // ends the child
+	gone func() error                // ends whatever is left, and waits for it
 }
 
 // run starts the job and returns once nothing of it is left. The exit status
@@ -365,8 +343,8 @@ func (j *job) run(ctx context.Context, c tools.Command, filter func(io.Writer) i
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	stdout, stderr := newOutput(c.OutputMax, filter), newOutput(c.OutputMax, filter)
 	err := errors.Join(stdout.open(), stderr.open())
 	if err == nil {
@@ -383,7 +361,7 @@ func (j *job) run(ctx context.Context, c tools.Command, filter func(io.Writer) i
 	}
 	go stdout.copy()
 	go stderr.copy()
-	if err = j.held(); err != nil {
+	if err = j.held(limited); err != nil {
 		res.Err = err.Error()
 		j.kill()
 	}
@@ -391,12 +369,9 @@ func (j *job) run(ctx context.Context, c tools.Command, filter func(io.Writer) i
 	go func() { j.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-ctx.Done():
-		res.Stopped = true
-	case <-timer.C:
-		res.TimedOut = true
-	}
-	if res.Stopped || res.TimedOut {
+	case <-limited.Done():
+		res.Stopped = ctx.Err() != nil
+		res.TimedOut = !res.Stopped
 		j.term()
 		select {
 		case <-done:
@@ -492,7 +467,7 @@ func (s *sandbox) execPlain(ctx context.Context, c tools.Command) tools.ExecResu
 		return refuse("there is no program %q", argv[0])
 	}
 	mark := newMark()
-	j := &job{held: func() error { return nil }}
+	j := &job{held: func(context.Context) error { return nil }}
 	j.cmd = &exec.Cmd{Path: program, Args: argv, Dir: s.roots[0], SysProcAttr: ownSession(),
 		Env: s.environ(c.Env, "PICKET_SANDBOX=off", mark)}
 	j.term = func() { endGroup(j.cmd.Process.Pid, false) }
@@ -503,6 +478,23 @@ func (s *sandbox) execPlain(ctx context.Context, c tools.Command) tools.ExecResu
 		res.Started, res.Exit = true, exitStatus(st)
 	}
 	return res
+}
+
+// failureNotes says what a failed call lacked, if its output shows it.
+func (s *sandbox) failureNotes(c tools.Command, res tools.ExecResult) []string {
+	text := strings.ToLower(string(res.Stdout) + string(res.Stderr))
+	has := func(signs ...string) bool {
+		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
+	}
+	var notes []string
+	if res.Exit != 0 && !c.Network && s.state.NetBlocked && has("could not resolve", "couldn't resolve", "name or service not known",
+		"name resolution", "network is unreachable", "enotfound", "eai_again", "enetunreach", "no such host") {
+		notes = append(notes, "this call had no network; a call with network=true asks for it")
+	}
+	if res.Exit != 0 && !c.GitWrite && !c.GitConfig && has("read-only file system", "resource busy") && has(".git") {
+		notes = append(notes, "the repository is read-only in this call; a line of nothing but git commands may write it")
+	}
+	return notes
 }
 
 // Exec starts a child and returns once it, and everything that it started, is

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,9 +73,10 @@ func (s *sandbox) layout() {
 	for _, p := range s.roots {
 		b.base.add(mount{dst: p, src: p})
 	}
-	for _, p := range append(s.pythonInUse(), s.readOnly...) {
+	for _, p := range s.readOnly {
 		b.base.add(mount{dst: p, src: p, kind: mountRO})
 	}
+	s.addPython()
 	if os.Geteuid() == 0 {
 		b.etc = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssh", "/etc/ssl/private"}
 		filepath.WalkDir("/etc", func(p string, e os.DirEntry, err error) error {
@@ -94,40 +96,45 @@ func (s *sandbox) layout() {
 	}
 }
 
-// pythonInUse returns the folders below home, if any, that the first python3 on
-// PATH needs, and notes where on PATH its programs are. A folder counts only if
-// it is a Python installation or a virtual environment.
-func (s *sandbox) pythonInUse() []string {
+// addPython makes readable what the first python3 on PATH needs below home, and
+// notes where on PATH its programs are. Each folder that its links lead through
+// counts only if it is a Python installation or a virtual environment.
+func (s *sandbox) addPython() {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-		if _, err := exec.LookPath(filepath.Join(dir, "python3")); err != nil || !filepath.IsAbs(dir) {
+		python := filepath.Join(dir, "python3")
+		if _, err := exec.LookPath(python); err != nil || !filepath.IsAbs(dir) {
 			continue
 		}
-		python := filepath.Join(dir, "python3")
 		if root := filepath.Dir(dir); filepath.Base(dir) == "shims" { // pyenv
 			version, _, _ := strings.Cut(readSmall(filepath.Join(root, "version")), "\n")
 			python = filepath.Join(root, "versions", strings.TrimSpace(version), "bin", "python3")
 		}
-		real, err := filepath.EvalSymlinks(python)
-		if err != nil {
+		if _, err := os.Stat(python); err != nil {
 			continue
 		}
-		var found []string
-		for _, p := range []string{filepath.Dir(filepath.Dir(resolveParent(python))), filepath.Dir(filepath.Dir(real))} {
-			lib, _ := filepath.Glob(filepath.Join(p, "lib", "python3*", "os.py"))
-			if _, err := os.Lstat(filepath.Join(p, "pyvenv.cfg")); err != nil && len(lib) == 0 {
-				continue
+		for hop := python; ; {
+			p := filepath.Dir(filepath.Dir(hop))
+			real, err := filepath.EvalSymlinks(p)
+			lib, _ := filepath.Glob(filepath.Join(real, "lib", "python3*", "os.py"))
+			_, venv := os.Lstat(filepath.Join(real, "pyvenv.cfg"))
+			if err == nil && (venv == nil || len(lib) > 0) && firstWithin(real, []string{s.home}) != "" && s.tooWide(real) == "" &&
+				firstWithin(real, slices.Concat(s.hide, s.roots)) == "" {
+				s.box.base.add(mount{dst: p, src: real, kind: mountRO})
+				s.box.base.add(mount{dst: real, src: real, kind: mountRO})
+				if hop == python {
+					s.box.paths[dir] = filepath.Join(p, "bin")
+				}
 			}
-			if firstWithin(p, []string{s.home}) != "" && s.tooWide(p) == "" && firstWithin(p, append(s.hide, found...)) == "" {
-				found = append(found, p)
-				s.share(p, p)
+			target, err := os.Readlink(hop)
+			if err != nil { // the file itself: Stat found it, so there is an end
+				return
 			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(hop), target)
+			}
+			hop = target
 		}
-		if len(found) > 0 {
-			s.box.paths[dir] = filepath.Join(found[0], "bin")
-		}
-		return found
 	}
-	return nil
 }
 
 func readSmall(p string) string {
@@ -194,7 +201,7 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 	}
 	gitMounts(m, c, repos)
 	if c.Network || s.box.without["--unshare-net"] {
-		m.addResolver()
+		m.addResolver("/etc/resolv.conf")
 	}
 	for _, h := range s.hide { // after all that could uncover it
 		above, ok := m.above(h)
@@ -252,11 +259,11 @@ func (m mountSet) above(p string) (mount, bool) {
 	return mount{}, false
 }
 
-// addResolver makes readable what /etc/resolv.conf leads to beyond /etc: the
+// addResolver makes readable what the resolver's settings lead to beyond /etc: the
 // file alone, since a service's socket beside it could be connected to.
-func (m mountSet) addResolver() {
-	at := "/etc/resolv.conf"
-	src, err := filepath.EvalSymlinks(at)
+func (m mountSet) addResolver(conf string) {
+	at := conf
+	src, err := filepath.EvalSymlinks(conf)
 	for range 10 {
 		target, linkErr := os.Readlink(at)
 		if err != nil || linkErr != nil {
@@ -406,7 +413,7 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	h.job.held, h.job.term, h.job.kill, h.job.gone = h.held, h.term, h.kill, h.gone
 	res = h.job.run(ctx, c, s.cfg.Filter)
 	h.result(&res)
-	res.Notes = append(res.Notes, s.gitNotes(c, repos, before)...)
+	res.Notes = slices.Concat(res.Notes, s.failureNotes(c, res), s.gitNotes(c, repos, before))
 	return res
 }
 
@@ -470,23 +477,33 @@ func (h *holder) pipes(p *boxPlan, script []byte) error {
 	return nil
 }
 
+// boxStart is how long bubblewrap may take to make a box.
+var boxStart = 10 * time.Second
+
 // held waits for the box, sets its limits and lets it run. The first process
 // of the box waits on the block descriptor once everything is mounted, so
 // that its number cannot have been taken by another.
-func (h *holder) held() error {
+func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.given {
 		f.Close()
 	}
-	h.status.SetReadDeadline(time.Now().Add(10 * time.Second))
+	h.status.SetReadDeadline(time.Now().Add(boxStart))
+	defer context.AfterFunc(ctx, func() { h.status.SetReadDeadline(time.Unix(1, 0)) })()
 	var first struct {
 		Pid int `json:"child-pid"`
 	}
-	if err := h.events.Decode(&first); err != nil || first.Pid <= 0 {
+	if err := h.events.Decode(&first); err != nil || first.Pid <= 1 {
 		return errors.New("bubblewrap made no box")
 	}
 	fd, _, errno := syscall.RawSyscall(sysPidfdOpen, uintptr(first.Pid), 0, 0)
 	if errno != 0 {
 		return fmt.Errorf("pidfd_open: %v", errno)
+	}
+	// What is limited and ended below must be bubblewrap's child, whatever was
+	// said: nothing else may come to harm.
+	if parentOf(strconv.Itoa(first.Pid)) != h.job.cmd.Process.Pid || pollFD(int(fd), 0) {
+		syscall.Close(int(fd))
+		return errors.New("bubblewrap made no box")
 	}
 	h.pid, h.pidfd = first.Pid, int(fd)
 	for _, l := range limits {
@@ -545,6 +562,7 @@ func (h *holder) result(res *tools.ExecResult) {
 	var last struct {
 		Exit *int `json:"exit-code"`
 	}
+	h.status.SetReadDeadline(time.Now().Add(endGrace)) // bubblewrap is gone, and with it the other end
 	if h.released && h.events.Decode(&last) == nil && last.Exit != nil {
 		res.Started, res.Exit = true, *last.Exit
 		return
@@ -649,13 +667,9 @@ func marked(mark string) []int {
 		if err != nil {
 			continue
 		}
-		// pid (name) state ppid …; the name may hold anything
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if err != nil || len(f) < 2 || f[0] == "Z" {
+		if parent[pid] = parentOf(e.Name()); parent[pid] < 0 {
 			continue
 		}
-		parent[pid], _ = strconv.Atoi(f[1])
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
 		is[pid] = slices.Contains(strings.Split(string(env), "\x00"), mark)
 	}
@@ -669,6 +683,20 @@ func marked(mark string) []int {
 		}
 	}
 	return out
+}
+
+// parentOf returns the parent of a process, -1 if it is gone or a zombie.
+func parentOf(pid string) int {
+	stat, _ := os.ReadFile("/proc/" + pid + "/stat") // pid (name) state ppid …; the name may hold anything
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(f) < 2 || f[0] == "Z" {
+		return -1
+	}
+	ppid, err := strconv.Atoi(f[1])
+	if err != nil {
+		return -1
+	}
+	return ppid
 }
 
 // setCloexec marks every descriptor from 3 on, faster than one by one.

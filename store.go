@@ -73,6 +73,15 @@ func createFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|noFollow, 0o600)
 }
 
+// makeFile makes an empty file that must not exist yet.
+func makeFile(path string) error {
+	f, err := createFile(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 // writeFileAtomic replaces a file: after a crash it is the old or the new one.
 // The caller holds the lock of what the file belongs to.
 func writeFileAtomic(path string, data []byte) error {
@@ -113,6 +122,7 @@ type fileLock struct {
 	path string
 	f    *os.File
 	sem  chan struct{} // a mutex that can be waited for with a limit
+	end  time.Time     // of the wait, if there was one for the mutex
 }
 
 // openLock makes the lock file if there is none.
@@ -133,7 +143,7 @@ func (k *fileLock) reopen() error {
 	return checkOwn(k.path)
 }
 
-// Lock waits for both locks, at most lockWait each.
+// Lock waits for both locks, at most lockWait.
 func (k *fileLock) Lock(ctx context.Context) error {
 	if err := k.enter(ctx); err != nil {
 		return err
@@ -189,16 +199,20 @@ func (k *fileLock) Close() error { return k.f.Close() }
 
 func (k *fileLock) leave() { <-k.sem }
 
+// enter takes the mutex, flock then the lock on the file.
 func (k *fileLock) enter(ctx context.Context) error {
 	select {
 	case k.sem <- struct{}{}:
+		k.end = time.Time{}
 		return nil
 	default:
 	}
+	end := time.Now().Add(lockWait)
 	t := time.NewTimer(lockWait)
 	defer t.Stop()
 	select {
 	case k.sem <- struct{}{}:
+		k.end = end
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -208,27 +222,25 @@ func (k *fileLock) enter(ctx context.Context) error {
 }
 
 func (k *fileLock) flock(ctx context.Context) error {
-	var deadline time.Time
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		ok, err := tryLockFile(k.f)
 		if err != nil {
 			return err
 		}
-		if ok {
-			if linked(k.f) {
-				return nil
-			}
-			// Somebody removed the file: its successor is the lock now.
+		if ok && linked(k.f) {
+			return nil
+		}
+		if ok { // somebody removed the file: its successor is the lock now
 			if err := k.reopen(); err != nil {
 				return err
 			}
 			continue
 		}
 		now := time.Now()
-		if deadline.IsZero() {
-			deadline = now.Add(lockWait)
+		if k.end.IsZero() {
+			k.end = now.Add(lockWait)
 		}
-		if now.After(deadline) {
+		if now.After(k.end) {
 			return fmt.Errorf("%w: %q", errLockWait, k.path)
 		}
 		select {

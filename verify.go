@@ -141,15 +141,26 @@ func look(dir, name string) (v logView, err error) {
 	return v, nil
 }
 
+// behind reports whether all that is wrong is that the state does not know the
+// last lines yet.
+func (v logView) behind() bool {
+	known := v.st.Head.mark()
+	if v.f == nil || v.stErr != nil || !endsAt(v.f, known, v.size) {
+		return false
+	}
+	h, err := readLinked(v.f, known, v.size, nil)
+	return err == nil && h.off == v.size && h.off > known.off
+}
+
 // verifyFile checks one log; nil means that there is none and need not be one.
 func verifyFile(dir, name string) (*fileReport, error) {
 	v, err := look(dir, name)
-	if err == nil && name == auditName && v.stErr == nil && v.f != nil {
+	if err == nil && name == auditName && v.behind() {
 		// A process that is alive moves the state on within a second: what is
 		// there now is looked at once the state knows it.
 		first := v.size
 		for end := time.Now().Add(4 * flushDelay); err == nil && first > v.st.Head.Off && time.Now().Before(end); {
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(flushDelay / 10)
 			v.f.Close()
 			v, err = look(dir, name)
 		}
@@ -209,11 +220,17 @@ func conclude(v logView, c *chain, r *fileReport) error {
 	case v.stErr != nil:
 		r.Status = auditIncomplete
 		r.What = fmt.Sprintf("%d lines are linked, but %s cannot be read, so that nothing vouches for the end: %v", r.Lines, stateName, v.stErr)
-	case c.end.seq < known.seq && v.size >= known.off && known.off > 0 && rest > 0:
+	case c.end.seq < known.seq && known.off > 0 && v.size >= known.off:
+		// Nothing is missing, so that a newline is no newline any more: that of
+		// the last line, or the one before it.
 		r.Status, r.Line = auditTampered, c.end.seq+1
-		r.What = fmt.Sprintf("line %d was changed: it has no end", r.Line)
-		r.Want = hex.EncodeToString(known.hash[:])
-		r.Shown = []shownLine{{r.Line, excerpt(v.f, c.end.off, v.size)}}
+		from := c.end.off
+		if rest == 0 {
+			r.Line, from = c.end.seq, max(0, v.size-excerptMax)
+		}
+		r.What = fmt.Sprintf("line %d has no end of its own", r.Line)
+		r.Want, r.Have = hex.EncodeToString(known.hash[:]), r.Head
+		r.Shown = []shownLine{{r.Line, excerpt(v.f, from, v.size)}}
 	case c.end.seq < known.seq:
 		r.Status, r.Line = auditIncomplete, c.end.seq+1
 		r.What = fmt.Sprintf("the end was cut off: it has %d whole lines, but had %d", r.Lines, known.seq)
@@ -240,9 +257,11 @@ func conclude(v logView, c *chain, r *fileReport) error {
 	return nil
 }
 
+const excerptMax = 4 << 10
+
 // excerpt is the beginning of a piece of a file.
 func excerpt(f io.ReaderAt, from, to int64) string {
-	b := make([]byte, min(to-from, 4<<10))
+	b := make([]byte, min(to-from, excerptMax))
 	n, _ := f.ReadAt(b, from)
 	return string(b[:n])
 }
@@ -286,7 +305,7 @@ func (c *chain) readAll(f io.ReaderAt, size int64) error {
 	workers := runtime.GOMAXPROCS(0)
 	free := make(chan *block, workers+2)
 	for range cap(free) {
-		free <- &block{buf: make([]byte, 0, blockSize)}
+		free <- &block{buf: make([]byte, 0, min(size, blockSize))}
 	}
 	work, ordered := make(chan *block, cap(free)), make(chan *block, cap(free))
 	for range workers {

@@ -182,7 +182,7 @@ func (v *view) finish(res TurnResult, err error) {
 	v.rest()
 	switch {
 	case v.app.flags.json:
-		v.emit(Event{Type: "usage", In: res.Usage.In, Out: res.Usage.Out})
+		v.emit(Event{Type: "usage", In: &res.Usage.In, Out: &res.Usage.Out})
 	case v.term:
 		if serr := v.app.term.EndStream(); serr != nil {
 			v.stop(errBrokenPipe)

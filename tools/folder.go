@@ -51,7 +51,7 @@ func openFolder(dir *os.Root, name string, create bool) (*os.Root, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("%q is %s, not a folder", name, kindOf(info.Mode()))
 	}
-	sub, err := dir.OpenRoot(name)
+	sub, err := dir.OpenRoot(name + "/.") // as a folder: the opening of a pipe would wait
 	if err != nil {
 		return nil, err
 	}

@@ -156,16 +156,7 @@ func (g guard) dial(ctx context.Context, network, addr string) (net.Conn, error)
 			return nil, err
 		}
 	}
-	dialer := net.Dialer{
-		Timeout: 10 * time.Second,
-		Control: func(_, address string, _ syscall.RawConn) error {
-			ap, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return err
-			}
-			return g.check(ap)
-		},
-	}
+	dialer := net.Dialer{Timeout: 10 * time.Second, Control: g.control}
 	for i, a := range addrs {
 		var conn net.Conn
 		if conn, err = dialer.DialContext(ctx, network, netip.AddrPortFrom(a, uint16(port)).String()); err == nil {
@@ -176,6 +167,16 @@ func (g guard) dial(ctx context.Context, network, addr string) (net.Conn, error)
 		}
 	}
 	return nil, err
+}
+
+// control checks the address of a socket that is about to connect, whatever led
+// to it.
+func (g guard) control(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	return g.check(ap)
 }
 
 // resolve returns at least one address. The final dot keeps the resolver from

@@ -137,6 +137,20 @@ func TestDialRefusesWhatResolvesInside(t *testing.T) {
 	}
 }
 
+// One bad address among several refuses the host, also where a good one comes
+// first and would answer.
+func TestDialRefusesMixedAnswers(t *testing.T) {
+	server, connections := listener(t)
+	g := guard{
+		lookup:        answers(server.Addr().String(), "127.9.9.9"),
+		testOnlyAllow: func(ap netip.AddrPort) bool { return ap == server },
+	}
+	_, port, _ := strings.Cut(server.String(), ":")
+	if _, err := g.dial(t.Context(), "tcp", "mixed.example.test:"+port); err == nil || connections.Load() != 0 {
+		t.Errorf("%v, %d connections", err, connections.Load())
+	}
+}
+
 // The name is looked up once for each connection, and what was checked is what
 // is connected to: an answer that changes afterwards is never asked for.
 func TestDialConnectsToWhatItChecked(t *testing.T) {
@@ -165,6 +179,21 @@ func TestDialConnectsToWhatItChecked(t *testing.T) {
 	}
 	if n := connections.Load(); n > 1 {
 		t.Errorf("%d connections", n)
+	}
+}
+
+func TestControlChecksTheSocketsAddress(t *testing.T) {
+	server, connections := listener(t)
+	dialer := net.Dialer{Control: guard{}.control}
+	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]"} {
+		_, port, _ := strings.Cut(server.String(), ":")
+		var refused refusedError
+		if _, err := dialer.DialContext(t.Context(), "tcp", host+":"+port); !errors.As(err, &refused) {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if connections.Load() != 0 {
+		t.Error("connected")
 	}
 }
 

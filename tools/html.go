@@ -120,6 +120,12 @@ func (w *textWriter) text(b []byte) {
 				i = j
 				continue
 			}
+			if r == utf8.RuneError && n == 1 { // else what is left out could join two halves
+				w.due()
+				w.out = append(w.out, "\ufffd"...)
+				i = j
+				continue
+			}
 			if unicode.IsSpace(r) && !w.pre {
 				w.space = true
 				i = j
@@ -513,7 +519,7 @@ func (w *textWriter) setLink(href []byte) {
 
 // inRef are the characters of a reference that need no encoding.
 var inRef = func() (t [256]bool) {
-	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_~!$&*+,;=:@?#./") {
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_~!$&*+,;=:?#./") {
 		t[c] = true
 	}
 	return t

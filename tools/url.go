@@ -168,7 +168,10 @@ var hostProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.CheckJoine
 // if it differs, its form in its own script.
 func parseHost(s string) (host, script string, err error) {
 	bad := func(why string) (string, string, error) {
-		return "", "", fmt.Errorf("the host %q is not valid: %s", s, why)
+		return "", "", fmt.Errorf("the host %.300q is not valid: %s", s, why)
+	}
+	if len(s) > 1000 { // the time that Punycode takes grows with the square
+		return bad("it is too long")
 	}
 	ascii := true
 	for _, r := range s {
