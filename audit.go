@@ -52,6 +52,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -222,8 +223,12 @@ func (l *Log) fresh() error {
 		return broken
 	}
 	sound := l.known && !doubt
-	if sound && l.lock.at.Sub(l.looked) < lately && asLeft(l.f, l.head.off) {
-		return nil
+	if sound && l.f != nil && l.lock.at.Sub(l.looked) < lately {
+		// Asking for the size alone spares the next write the work that a
+		// stat makes for it (the time of change is then kept more finely).
+		if size, err := l.f.Seek(0, io.SeekEnd); err == nil && size == l.head.off {
+			return nil
+		}
 	}
 	id, size, err := statName(l.path)
 	if l.looked = l.lock.at; err == nil && id == l.id && sound {

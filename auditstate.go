@@ -518,11 +518,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if err := os.Rename(fresh, l.path); err != nil {
 			return err
 		}
-		if aside != "" {
-			if err := os.Chmod(filepath.Join(dir, aside), 0o400); err != nil { // see asLeft
-				return err
-			}
-		}
+		time.Sleep(lately) // so that all others look at the name again
 		return syncDir(dir)
 	})
 	return aside, l.fail(err)

@@ -62,13 +62,6 @@ func idOf(f *os.File) (fileID, error) {
 	return fileID{uint64(st.Dev), uint64(st.Ino)}, err
 }
 
-// asLeft reports whether an open log has the size that it had, and was not set
-// aside by picket, which makes a file read-only then.
-func asLeft(f *os.File, size int64) bool {
-	var st syscall.Stat_t
-	return syscall.Fstat(int(f.Fd()), &st) == nil && st.Size == size && st.Mode&0o200 != 0 && st.Nlink > 0
-}
-
 // fileOwner returns the user id of a file's owner, false where there is none.
 func fileOwner(fi fs.FileInfo) (int, bool) {
 	st, ok := fi.Sys().(*syscall.Stat_t)

@@ -83,9 +83,6 @@ func idOf(f *os.File) (fileID, error) {
 	return fileID{d.VolumeSerialNumber, d.FileIndexHigh, d.FileIndexLow}, err
 }
 
-// asLeft reports whether an open log has the size that it had: none is open here.
-func asLeft(*os.File, int64) bool { return false }
-
 // fileOwner returns the user id of a file's owner, false where there is none.
 func fileOwner(fs.FileInfo) (int, bool) { return 0, false }
 

@@ -20,7 +20,7 @@ import (
 const lockWait = 5 * time.Second
 
 // lately is how long a look at a file's name goes on to count. People are not
-// that fast, and picket's own renames happen under a lock and show otherwise.
+// faster, and picket holds the lock for longer when it renames a log.
 const lately = 100 * time.Microsecond
 
 var errLockWait = errors.New("another picket process holds the lock")
