@@ -590,6 +590,7 @@ func TestLockFileRemoved(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "audit.lock")); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(10 * lately)
 	m := reopenTestLog(t, dir)
 	var wg sync.WaitGroup
 	for _, l := range []*Log{l, m} {

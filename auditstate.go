@@ -421,7 +421,7 @@ func endsAt(r io.ReaderAt, m mark, size int64) bool {
 // begin writes the first line. What may be in the file is a torn first line.
 func (l *Log) begin(st *auditState, size int64) error {
 	g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(st.Log[:]), Key: st.public()}
-	b, h := l.encode(nil, encodeRecords(nil, Record{Body: g}), time.Now())
+	b, h := l.encode(nil, encodeRecords(Record{Body: g}), time.Now())
 	if err := l.put(b, size); err != nil {
 		return err
 	}
@@ -459,7 +459,7 @@ func (l *Log) repair(size int64, back bool, recs ...Record) error {
 		}
 		recs = append([]Record{r}, recs...)
 	}
-	b, h := l.encode(nil, encodeRecords(nil, recs...), time.Now())
+	b, h := l.encode(nil, encodeRecords(recs...), time.Now())
 	if err := l.put(b, size); err != nil {
 		return err
 	}
@@ -493,7 +493,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if anchor == nil {
 			g.Key = st.public()
 		}
-		body := encodeRecords(nil, Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
+		body := encodeRecords(Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
 		lines, h := l.encode(nil, body, time.Now())
 		fresh := l.path + ".new"
 		if err := writeNew(fresh, lines); err != nil {
@@ -518,6 +518,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if err := os.Rename(fresh, l.path); err != nil {
 			return err
 		}
+		time.Sleep(lately) // so that all others look at the name again
 		return syncDir(dir)
 	})
 	return aside, l.fail(err)
