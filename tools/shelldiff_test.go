@@ -230,7 +230,7 @@ func compareWithShells(t *testing.T, shells []realShell, lines []string, every, 
 
 func TestShellAgainstRealShells(t *testing.T) {
 	shells := realShells(t)
-	n, every := 2500, false
+	n, every := 2000, false
 	if os.Getenv("PICKET_TEST_FULL") == "1" {
 		n, every = 24000, true
 	}
