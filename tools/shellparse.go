@@ -9,6 +9,7 @@ import (
 const (
 	maxShellLine  = 8 << 10 // bytes
 	maxShellDepth = 32      // nested lists, substitutions included
+	maxCopies     = 4096    // a redirection for each command of a compound command
 )
 
 const wordChunk = 256 // words that are allocated together
@@ -124,6 +125,7 @@ type shellParser struct {
 	pending               []hereDoc
 	pendBase              int      // pending entries before it belong to commands around a substitution
 	heres, compounds      int      // here-documents and compound commands so far
+	copies                int      // redirections of compound commands recorded with the commands in them
 	arena                 []Word   // where commands that are not in another one's words keep their words
 	busy                  bool     // such a command is being read
 	buf                   []byte   // the texts of the words being read
@@ -294,7 +296,7 @@ func (p *shellParser) keyword() string {
 }
 
 // isKeyword knows the reserved words of both shells, but for "time": in bash it
-// starts a pipeline, in dash a program, see checkTime.
+// starts a pipeline, in dash a program, see opaqueTime.
 func isKeyword(w string) bool {
 	switch w {
 	case "!", "{", "}", "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
@@ -616,6 +618,10 @@ func (p *shellParser) trailing(first int) {
 	for p.blanks(); p.redir(&outer); p.blanks() {
 	}
 	for i := first; i < len(p.out.Commands) && outer != nil; i++ {
+		if p.copies += len(outer); p.copies > maxCopies {
+			p.stop("too many redirections around commands")
+			return
+		}
 		c := &p.out.Commands[i]
 		list := make([]Redir, 0, len(outer)+len(c.Redirs))
 		set := c.stdinSet
