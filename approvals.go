@@ -75,9 +75,9 @@ type Approvals struct {
 	mu        sync.Mutex
 	questions map[string]*Question
 	grants    []Grant
-	distrust  string // why no grant of the file holds
-	failed    error  // of the last look at it
-	seen      fileSeen // at the last look that wrote nothing
+	distrust  string                   // why no grant of the file holds
+	failed    error                    // of the last look at it
+	seen      fileSeen                 // at the last look that wrote nothing
 	turn      string                   // whose grants are being recorded
 	waiting   map[string]chan struct{} // by question of this process
 }
@@ -345,8 +345,13 @@ func (a *Approvals) wait(ctx context.Context, q *Question, answered <-chan struc
 	}()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	for {
+	for ended := shown; ; {
 		select {
+		case <-ended: // who shows it has given up; others can still answer
+			if ended = nil; panicked != nil {
+				return ""
+			}
+			continue
 		case <-answered:
 			return ""
 		case <-ctx.Done():
