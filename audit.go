@@ -31,7 +31,7 @@ package main
 // approvals.jsonl. It has two slots, at 0 and at 4096, each of 512 bytes and
 // with its own checksum; the one with the higher generation counts and the other
 // one is written next, so that a torn write loses nothing. The state of
-// audit.jsonl is written after the log was synced, at the latest a second after
+// audit.jsonl is written after the log was synced, within a second of
 // an append: it can be behind the log, and picket rolls it forward over lines
 // that are linked, but not ahead of it unless the log lost something, which a
 // "gap" then records. For approvals.jsonl, where a line gives rights, it is the
@@ -66,7 +66,7 @@ const (
 	logFormat     = 1
 	timeLayout    = "2006-01-02T15:04:05.000000Z"
 	// flushDelay bounds how long a record that nobody waits for stays unsynced.
-	flushDelay = 800 * time.Millisecond
+	flushDelay = 250 * time.Millisecond
 )
 
 var (
@@ -299,7 +299,7 @@ func (l *Log) write(batch ...*pending) error {
 			return err
 		}
 	}
-	buf, h := l.encode(l.buf[:0], l.head, batch...)
+	buf, h := l.encode(l.buf[:0], l.head, time.Now(), batch...)
 	l.buf = buf
 	if cap(buf) > 1<<20 {
 		l.buf = nil
@@ -316,8 +316,7 @@ func (l *Log) write(batch ...*pending) error {
 }
 
 // encode appends the lines of a batch that continue h.
-func (l *Log) encode(b []byte, h mark, batch ...*pending) ([]byte, mark) {
-	now := time.Now()
+func (l *Log) encode(b []byte, h mark, now time.Time, batch ...*pending) ([]byte, mark) {
 	if s := now.Unix(); s != l.clock {
 		now.UTC().AppendFormat(l.seconds[:0], "2006-01-02T15:04:05.")
 		l.clock = s
@@ -396,7 +395,7 @@ func (l *Log) syncTo(n uint64) error {
 		l.pubMu.Unlock()
 		return err
 	}
-	return l.locked(context.Background(), func() error { return l.saveHead(h, id) })
+	return l.locked(context.Background(), func() error { return l.saveHead(h, id, false) })
 }
 
 // flush syncs what nobody waited for, and then the state.
@@ -559,7 +558,7 @@ func (l *Log) commit(ctx context.Context, data []byte, size int64) error {
 		g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(id[:])}
 		data = append(encodeRecord(nil, Record{Body: g}), data...)
 	}
-	b, h := l.encode(nil, l.head, &pending{data: data})
+	b, h := l.encode(nil, l.head, time.Now(), &pending{data: data})
 	a := l.opt.Anchor
 	if err := a.setAnchored(ctx, true, l.head, h); err != nil {
 		return err

@@ -148,12 +148,12 @@ func (l *Log) editState(sync bool, fn func(*auditState) bool) error {
 
 func (l *Log) syncState() error { return syncData(l.state) }
 
-// saveHead moves the state forward to a line that is on the disk. If another
-// process has been further, or the log is another one by now, there is nothing
-// to do.
-func (l *Log) saveHead(h mark, id [16]byte) error {
+// saveHead moves the state to a line that is on the disk, if the log is still
+// the same; not back, unless after a gap, since another process may have been
+// further.
+func (l *Log) saveHead(h mark, id [16]byte, back bool) error {
 	err := l.editState(false, func(st *auditState) bool {
-		if st.Log != id || st.Head.Seq >= h.seq {
+		if st.Log != id || st.Head.Seq >= h.seq && !back {
 			return false
 		}
 		st.Head = h.stored()
@@ -236,18 +236,20 @@ func (m mark) next(line []byte) (mark, error) {
 }
 
 // scanLines calls fn with each whole line, its LF left out, between two offsets
-// of a file, and returns where the last one ends. A line longer than any that
-// picket writes is an error.
-func scanLines(r io.ReaderAt, from, to int64, fn func(line []byte) error) (int64, error) {
+// of a file, and with where it ends; it returns where the last one does. Of a
+// line that is much longer than maxLine fn gets the beginning.
+func scanLines(r io.ReaderAt, from, to int64, fn func(line []byte, end int64) error) (int64, error) {
 	br := bufio.NewReaderSize(io.NewSectionReader(r, from, to-from), 2*maxLine)
+	end := from
 	for {
 		line, err := br.ReadSlice('\n')
+		end += int64(len(line))
 		if err == bufio.ErrBufferFull {
+			line = bytes.Clone(line)
 			for err == bufio.ErrBufferFull {
-				_, err = br.ReadSlice('\n')
-			}
-			if err == nil {
-				return from, fmt.Errorf("%w: one is longer than %d bytes", errUnlinked, maxLine)
+				var more []byte
+				more, err = br.ReadSlice('\n')
+				end += int64(len(more))
 			}
 		}
 		if err == io.EOF {
@@ -256,17 +258,17 @@ func scanLines(r io.ReaderAt, from, to int64, fn func(line []byte) error) (int64
 		if err != nil {
 			return from, err
 		}
-		if err := fn(line[:len(line)-1]); err != nil {
+		if err := fn(bytes.TrimSuffix(line, []byte("\n")), end); err != nil {
 			return from, err
 		}
-		from += int64(len(line))
+		from = end
 	}
 }
 
 // readLinked follows the chain from a mark to the end of the file, calls fn for
 // each line, and returns the last one.
 func readLinked(r io.ReaderAt, m mark, size int64, fn func(mark, []byte)) (mark, error) {
-	_, err := scanLines(r, m.off, size, func(line []byte) error {
+	_, err := scanLines(r, m.off, size, func(line []byte, _ int64) error {
 		n, err := m.next(line)
 		if err != nil {
 			return err
@@ -351,7 +353,7 @@ func (l *Log) attach() error {
 		if h.seq == st.Head.Seq && h.off == st.Head.Off {
 			return nil
 		}
-		return l.settle()
+		return l.settle(false)
 	}
 	if gap != nil {
 		return l.repair(size, Record{Body: *gap})
@@ -376,11 +378,11 @@ func (l *Log) find(known mark, size int64) (mark, *gapRecord, error) {
 	if !endsAt(l.f, known, size) {
 		var last mark
 		linked, found := true, false
-		_, err := scanLines(l.f, 0, size, func(line []byte) error {
+		_, err := scanLines(l.f, 0, size, func(line []byte, end int64) error {
 			n, err := last.next(line)
 			if linked = err == nil; !linked {
 				_, seq, _, _ := lineHead(line)
-				n = mark{seq, sha256.Sum256(line), last.off + int64(len(line)) + 1}
+				n = mark{seq, sha256.Sum256(line), end}
 			}
 			if last = n; n.hash == known.hash {
 				known, found = n, true
@@ -426,11 +428,11 @@ func (l *Log) begin(st *auditState) error {
 	if err := l.write(&pending{data: encodeRecord(nil, Record{Body: g})}); err != nil {
 		return err
 	}
-	return l.settle()
+	return l.settle(false)
 }
 
 // settle brings the file and its name to the disk, then the state to its end.
-func (l *Log) settle() error {
+func (l *Log) settle(back bool) error {
 	f := l.f
 	if f == nil { // see reopenLogs
 		var err error
@@ -445,7 +447,7 @@ func (l *Log) settle() error {
 	if err := syncDir(l.dir); err != nil {
 		return err
 	}
-	return l.saveHead(l.head, l.logID)
+	return l.saveHead(l.head, l.logID, back)
 }
 
 // torn returns the record that keeps what is in a file after its last line.
@@ -480,13 +482,13 @@ func (l *Log) repair(size int64, recs ...Record) error {
 	if err != nil {
 		return err
 	}
-	b, h := l.encode(nil, l.head, &pending{data: data})
+	b, h := l.encode(nil, l.head, time.Now(), &pending{data: data})
 	if err := l.overwrite(b, size); err != nil {
 		return err
 	}
 	l.head = h
 	l.publish()
-	return l.settle()
+	return l.settle(len(recs) > 0)
 }
 
 func (l *Log) repairLines(size int64, recs ...Record) ([]byte, error) {
@@ -548,7 +550,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		}
 		data := encodeRecord(nil, Record{Body: g})
 		data = encodeRecord(data, Record{Body: restartRecord{File: aside, Head: head}})
-		lines, h := l.encode(nil, mark{}, &pending{data: data})
+		lines, h := l.encode(nil, mark{}, time.Now(), &pending{data: data})
 		fresh := l.path + ".new"
 		if err := writeNew(fresh, lines); err != nil {
 			return err
@@ -594,33 +596,22 @@ func (l *Log) replaceState(st *auditState, h mark) error {
 }
 
 // lastHash is the hash of a file's last whole line, in hex, "" if it has none.
-func lastHash(path string) (string, error) {
+func lastHash(path string) (head string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	_, size, err := statName(path)
+	fi, err := f.Stat()
 	if err != nil {
 		return "", err
 	}
-	var head string
-	sum := sha256.New()
-	br := bufio.NewReader(io.NewSectionReader(f, 0, size))
-	for {
-		line, err := br.ReadSlice('\n')
-		whole := err == nil
-		if whole {
-			line = line[:len(line)-1]
-		} else if err != bufio.ErrBufferFull {
-			return head, nil
-		}
-		sum.Write(line)
-		if whole {
-			head = hex.EncodeToString(sum.Sum(nil))
-			sum.Reset()
-		}
-	}
+	_, err = scanLines(f, 0, fi.Size(), func(line []byte, _ int64) error {
+		sum := sha256.Sum256(line)
+		head = hex.EncodeToString(sum[:])
+		return nil
+	})
+	return head, err
 }
 
 // restartLogs sets aside every log that cannot be continued or was changed, and

@@ -40,9 +40,14 @@ type fileReport struct {
 	Line     int64  `json:"line,omitempty"`
 	Want     string `json:"want,omitempty"` // the hash that the line has to have, or prev
 	Have     string `json:"have,omitempty"`
-	Before   string `json:"before,omitempty"` // the line before the one at fault
-	Text     string `json:"text,omitempty"`   // and the one at fault
-	Accepted int64  `json:"accepted,omitempty"`
+	Accepted int64  `json:"accepted,omitempty"` // what the owner has accepted, up to this line
+
+	Shown []shownLine `json:"shown,omitempty"` // the lines on both sides of the fault
+}
+
+type shownLine struct {
+	Line int64  `json:"line"`
+	Text string `json:"text"`
 }
 
 // verifyLog checks the logs in the data folder against themselves and against
@@ -71,11 +76,12 @@ func (r auditReport) print(w io.Writer, safe func(string) string) {
 		if f.Line == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "  line:   %d\n", f.Line)
-		for _, p := range [...]struct{ name, text string }{{"want: ", f.Want}, {"have: ", f.Have}, {"before:", f.Before}, {"text: ", f.Text}} {
-			if p.text != "" {
-				fmt.Fprintf(w, "  %-7s %s\n", p.name, safe(p.text))
-			}
+		fmt.Fprintf(w, "  line %d\n", f.Line)
+		if f.Want+f.Have != "" {
+			fmt.Fprintf(w, "  want hash %s\n  have hash %s\n", safe(f.Want), safe(f.Have))
+		}
+		for _, s := range f.Shown {
+			fmt.Fprintf(w, "  line %d: %s\n", s.Line, safe(s.Text))
 		}
 	}
 }
@@ -135,15 +141,26 @@ func look(dir, name string) (v logView, err error) {
 	return v, nil
 }
 
+// behind reports whether all that is wrong is that the state does not know the
+// last lines yet.
+func (v logView) behind() bool {
+	known := v.st.Head.mark()
+	if v.f == nil || v.stErr != nil || !endsAt(v.f, known, v.size) {
+		return false
+	}
+	h, err := readLinked(v.f, known, v.size, nil)
+	return err == nil && h.off == v.size && h.off > known.off
+}
+
 // verifyFile checks one log; nil means that there is none and need not be one.
 func verifyFile(dir, name string) (*fileReport, error) {
 	v, err := look(dir, name)
-	if err == nil && name == auditName && v.stErr == nil && v.f != nil {
+	if err == nil && name == auditName && v.behind() {
 		// A process that is alive moves the state on within a second: what is
 		// there now is looked at once the state knows it.
 		first := v.size
-		for end := time.Now().Add(2 * flushDelay); err == nil && first > v.st.Head.Off && time.Now().Before(end); {
-			time.Sleep(20 * time.Millisecond)
+		for end := time.Now().Add(4 * flushDelay); err == nil && first > v.st.Head.Off && time.Now().Before(end); {
+			time.Sleep(flushDelay / 10)
 			v.f.Close()
 			v, err = look(dir, name)
 		}
@@ -203,11 +220,17 @@ func conclude(v logView, c *chain, r *fileReport) error {
 	case v.stErr != nil:
 		r.Status = auditIncomplete
 		r.What = fmt.Sprintf("%d lines are linked, but %s cannot be read, so that nothing vouches for the end: %v", r.Lines, stateName, v.stErr)
-	case c.end.seq < known.seq && v.size >= known.off && known.off > 0 && rest > 0:
+	case c.end.seq < known.seq && known.off > 0 && v.size >= known.off:
+		// Nothing is missing, so that a newline is no newline any more: that of
+		// the last line, or the one before it.
 		r.Status, r.Line = auditTampered, c.end.seq+1
-		r.What = fmt.Sprintf("line %d was changed: it has no end", r.Line)
-		r.Want = hex.EncodeToString(known.hash[:])
-		r.Text = excerpt(v.f, c.end.off, v.size)
+		from := c.end.off
+		if rest == 0 {
+			r.Line, from = c.end.seq, max(0, v.size-excerptMax)
+		}
+		r.What = fmt.Sprintf("line %d has no end of its own", r.Line)
+		r.Want, r.Have = hex.EncodeToString(known.hash[:]), r.Head
+		r.Shown = []shownLine{{r.Line, excerpt(v.f, from, v.size)}}
 	case c.end.seq < known.seq:
 		r.Status, r.Line = auditIncomplete, c.end.seq+1
 		r.What = fmt.Sprintf("the end was cut off: it has %d whole lines, but had %d", r.Lines, known.seq)
@@ -215,7 +238,7 @@ func conclude(v logView, c *chain, r *fileReport) error {
 	case rest > 0:
 		r.Status, r.Line = auditIncomplete, c.end.seq+1
 		r.What = "the last line was not finished; picket saves and cuts it when it starts"
-		r.Text = excerpt(v.f, c.end.off, v.size)
+		r.Shown = []shownLine{{r.Line, excerpt(v.f, c.end.off, v.size)}}
 	case r.File == auditName && c.end.seq > known.seq:
 		r.Status, r.Line = auditIncomplete, known.seq+1
 		r.What = fmt.Sprintf("the last %d lines are linked, but %s does not know them yet: a process was killed, or they were added by another; picket takes them in when it starts", c.end.seq-known.seq, stateName)
@@ -234,9 +257,11 @@ func conclude(v logView, c *chain, r *fileReport) error {
 	return nil
 }
 
+const excerptMax = 4 << 10
+
 // excerpt is the beginning of a piece of a file.
 func excerpt(f io.ReaderAt, from, to int64) string {
-	b := make([]byte, min(to-from, 4<<10))
+	b := make([]byte, min(to-from, excerptMax))
 	n, _ := f.ReadAt(b, from)
 	return string(b[:n])
 }
@@ -280,7 +305,7 @@ func (c *chain) readAll(f io.ReaderAt, size int64) error {
 	workers := runtime.GOMAXPROCS(0)
 	free := make(chan *block, workers+2)
 	for range cap(free) {
-		free <- &block{buf: make([]byte, 0, blockSize)}
+		free <- &block{buf: make([]byte, 0, min(size, blockSize))}
 	}
 	work, ordered := make(chan *block, cap(free)), make(chan *block, cap(free))
 	for range workers {
@@ -418,23 +443,18 @@ func diagnose(v logView, r *fileReport) error {
 	c := newChain(v.anchors)
 	var prev, line []byte // the last good line, and the one after
 	var m mark
-	fault := func(n int64, what, want, have string, before, text []byte) {
+	// after is the last line to be shown; the one before it is shown too.
+	fault := func(n int64, what, want, have string, after int64, lines ...[]byte) {
 		r.Status, r.Line, r.Want, r.Have = auditTampered, n, want, have
 		r.What = fmt.Sprintf("line %d %s", n, what)
-		r.Before, r.Text = string(before), string(text)
-	}
-	known := func(m mark) bool { // whether the state contradicts a line
-		for _, a := range v.anchors {
-			if a.seq == m.seq && a.seq > 0 && a.hash != m.hash {
-				fault(m.seq, fmt.Sprintf("is not the one that %s knows", stateName), hex.EncodeToString(a.hash[:]), hex.EncodeToString(m.hash[:]), prev, line)
-				return false
+		for i, text := range lines {
+			if line := after - int64(len(lines)-1-i); line > 0 {
+				r.Shown = append(r.Shown, shownLine{line, string(text[:min(len(text), maxField)])})
 			}
 		}
-		return true
 	}
 	var broken []byte // the first line that does not continue, until the one after it is seen
-	var before []byte // the line before prev
-	_, err := scanLines(v.f, 0, v.size, func(l []byte) error {
+	_, err := scanLines(v.f, 0, v.size, func(l []byte, _ int64) error {
 		if broken != nil {
 			line = bytes.Clone(l)
 			return errUnlinked
@@ -444,11 +464,14 @@ func diagnose(v logView, r *fileReport) error {
 			broken = bytes.Clone(l)
 			return nil
 		}
-		line = l
-		if !known(n) {
-			return errUnlinked
+		for _, a := range v.anchors {
+			if a.seq == n.seq && a.hash != n.hash {
+				fault(n.seq, fmt.Sprintf("is not the one that %s knows", stateName),
+					hex.EncodeToString(a.hash[:]), hex.EncodeToString(n.hash[:]), n.seq, prev, l)
+				return errUnlinked
+			}
 		}
-		m, before, prev = n, prev, bytes.Clone(l)
+		m, prev = n, bytes.Clone(l)
 		c.end = n
 		_, _, kind, _ := lineHead(l)
 		c.note(kind, l)
@@ -459,9 +482,6 @@ func diagnose(v logView, r *fileReport) error {
 	case err != nil && !errors.Is(err, errUnlinked):
 		return err
 	case r.Status != 0:
-		return nil
-	case broken == nil && err != nil:
-		fault(m.seq+1, "is longer than any that picket writes", "", "", prev, []byte(excerpt(v.f, m.off, v.size)))
 		return nil
 	case broken == nil: // what has no end is longer than a block takes
 		return conclude(v, c, r)
@@ -479,14 +499,13 @@ func diagnose(v logView, r *fileReport) error {
 	have := hex.EncodeToString(m.hash[:])
 	switch {
 	case m.seq > 0 && (!json.Valid(prev) || intact && seq == m.seq+1):
-		fault(m.seq, "is not the one that the line after it is linked to", string(got), have, before, prev)
-		r.Before, r.Text = string(prev), string(broken)
+		fault(m.seq, "is not the one that the line after it is linked to", string(got), have, m.seq+1, prev, broken)
 	case ok && seq != m.seq+1:
-		fault(m.seq+1, fmt.Sprintf("has the number %d: lines were taken out, put in or moved", seq), have, string(got), prev, broken)
+		fault(m.seq+1, fmt.Sprintf("has the number %d: lines were taken out, put in or moved", seq), have, string(got), m.seq+1, prev, broken)
 	case !ok:
-		fault(m.seq+1, "does not have the form of a line", have, "", prev, broken)
+		fault(m.seq+1, "does not have the form of a line", have, "", m.seq+1, prev, broken)
 	default:
-		fault(m.seq+1, "is not linked to the line before", have, string(got), prev, broken)
+		fault(m.seq+1, "is not linked to the line before", have, string(got), m.seq+1, prev, broken)
 	}
 	return nil
 }
