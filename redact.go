@@ -1,0 +1,655 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+)
+
+// A secretValue is one text that must not be shown.
+type secretValue struct {
+	Name  string // in the vault; "" if it is not from there
+	Value string
+	Mark  string // what it is, such as "model key", where Name is empty
+}
+
+// Limits of what is looked for, in bytes.
+const (
+	minSecret  = 8  // a shorter value counts only where it stands alone as a word
+	minLine    = 16 // a shorter line of a value is not looked for on its own
+	maxWindow  = 32
+	maxBreaks  = 2 // a CR LF in the middle of an encoded value
+	apiKeyHead = "picket_"
+	minAPIKey  = 32 // base62 digits after the head
+	maxAPIKey  = 64
+)
+
+// A redactor replaces secrets in everything that leaves picket. It finds them
+// as they are; escaped for JSON, Go, URLs and HTML; in hexadecimal and base64 in
+// any alignment, also when broken into lines. All matches are found on the text
+// as it came, those that overlap are replaced as a whole by the mark of the
+// longest, and marks are never searched. It may be used by several goroutines.
+// The nil redactor and one without secrets still find picket's own API keys.
+type redactor struct{ set atomic.Pointer[redactSet] }
+
+type redactSet struct {
+	marks []string
+	plain *matcher
+	loose *matcher // of encoded forms, within which line breaks do not count
+}
+
+func newRedactor(list []secretValue) *redactor {
+	r := &redactor{}
+	r.Update(list)
+	return r
+}
+
+// Update replaces the whole set of secrets.
+func (r *redactor) Update(list []secretValue) { r.set.Store(newRedactSet(list)) }
+
+var noSecrets = newRedactSet(nil)
+
+func (r *redactor) current() *redactSet {
+	if r != nil {
+		if set := r.set.Load(); set != nil {
+			return set
+		}
+	}
+	return noSecrets
+}
+
+// String returns s without secrets; s itself if there are none.
+func (r *redactor) String(s string) string {
+	if out := r.Bytes([]byte(s)); len(out) != len(s) || string(out) != s {
+		return string(out)
+	}
+	return s
+}
+
+// Bytes returns text without secrets; text itself if there are none.
+func (r *redactor) Bytes(text []byte) []byte {
+	st := redactStream{r: r}
+	return st.feed(text, true)
+}
+
+// Stream returns a redactor for one text that comes in pieces.
+func (r *redactor) Stream() *redactStream { return &redactStream{r: r} }
+
+// redactStream redacts a text in pieces. What it gives out in all is what
+// Bytes gives for the whole text, however that was cut, unless the set of
+// secrets changes on the way.
+type redactStream struct {
+	r    *redactor
+	held []byte  // the suffix that could still become, or be part of, a secret
+	prev byte    // the byte before it, 0 at the start
+	open []match // at most one, that starts before held and may still grow
+}
+
+// Feed takes the next piece and returns what can be given out.
+func (st *redactStream) Feed(piece []byte) []byte { return st.feed(piece, false) }
+
+// End returns the rest. The stream can then be used for another text.
+func (st *redactStream) End() []byte { return st.feed(nil, true) }
+
+func (st *redactStream) feed(text []byte, final bool) []byte {
+	set := st.r.current()
+	if len(st.held) > 0 {
+		text = append(st.held, text...)
+	}
+	found, safe := set.find(text, st.prev, st.open, final)
+	if len(found) == 0 && safe == len(text) && final {
+		*st = redactStream{r: st.r}
+		return text
+	}
+	out := make([]byte, 0, safe+64)
+	at := 0
+	st.open = nil
+	for _, m := range found {
+		if m.start >= safe {
+			break
+		}
+		out = append(out, text[at:max(at, m.start)]...)
+		if at = min(m.end, safe); m.end > safe {
+			m.start, m.end = m.start-safe, m.end-safe
+			st.open = []match{m}
+			break
+		}
+		out = append(out, set.marks[m.secret]...)
+	}
+	out = append(out, text[at:safe]...)
+	if safe > 0 {
+		st.prev = text[safe-1]
+	}
+	st.held = bytes.Clone(text[safe:])
+	if final {
+		*st = redactStream{r: st.r}
+	}
+	return out
+}
+
+// A match is a stretch of text that is replaced by one mark.
+type match struct {
+	start, end int
+	secret     int // whose mark it gets: that of the longest match in it
+	length     int // of that one
+}
+
+// addMatch adds m to a list of disjoint matches in order, as one with those
+// that it overlaps. New matches end no earlier than those in the list.
+func addMatch(list []match, m match) []match {
+	for len(list) > 0 && list[len(list)-1].end > m.start {
+		o := list[len(list)-1]
+		list = list[:len(list)-1]
+		m.start, m.end = min(m.start, o.start), max(m.end, o.end)
+		if o.length > m.length || o.length == m.length && o.secret < m.secret {
+			m.secret, m.length = o.secret, o.length
+		}
+	}
+	return append(list, m)
+}
+
+// find returns the matches in text, disjoint and in order, and the offset up to
+// which they are certain; prev is the byte before the text and open a match that
+// reaches into it.
+func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (found []match, safe int) {
+	a, marks, safe := set.plain.find(text, prev, final)
+	b, _, safe2 := set.loose.find(text, prev, final)
+	c, safe3 := findAPIKeys(text, final)
+	if safe = min(safe, safe2, safe3); final {
+		safe = len(text)
+	}
+	for _, k := range marks {
+		if k.start < safe && safe < k.end {
+			safe = k.start
+		}
+	}
+	if len(a)+len(b)+len(c) == 0 {
+		return open, safe
+	}
+	all := slices.Concat(open, a, b, c)
+	slices.SortStableFunc(all, func(x, y match) int { return x.start - y.start })
+	i := 0
+	for _, m := range all {
+		for i < len(marks) && marks[i].end < m.end {
+			i++
+		}
+		if i == len(marks) || m.start < marks[i].start {
+			found = addMatch(found, m)
+		}
+	}
+	return found, safe
+}
+
+// findAPIKeys finds texts of the shape of the keys that picket gives out.
+func findAPIKeys(text []byte, final bool) (found []match, safe int) {
+	for at := 0; ; {
+		i := bytes.Index(text[at:], []byte(apiKeyHead))
+		if i < 0 {
+			break
+		}
+		start := at + i
+		at = start + len(apiKeyHead)
+		end := at
+		for end < len(text) && end-at < maxAPIKey && isWord(text[end]) && text[end] != '_' && text[end] < utf8.RuneSelf {
+			end++
+		}
+		if end == len(text) && end-at < maxAPIKey && !final {
+			return found, start
+		}
+		if end-at >= minAPIKey {
+			found = append(found, match{start, end, 0, end - start})
+			at = end
+		}
+	}
+	for n := len(apiKeyHead) - 1; n > 0 && !final; n-- {
+		if bytes.HasSuffix(text, []byte(apiKeyHead[:n])) {
+			return found, len(text) - n
+		}
+	}
+	return found, len(text)
+}
+
+func isWord(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= utf8.RuneSelf
+}
+
+// A pattern is one form of one secret, or a mark, which must not be searched.
+type pattern struct {
+	text   string
+	secret int  // -1 for a mark
+	word   bool // only where it stands alone
+	next   int32
+}
+
+// newRedactSet builds the tables. Mark 0 is that of API keys.
+func newRedactSet(list []secretValue) *redactSet {
+	set := &redactSet{marks: []string{"[redacted: API key]"}}
+	var plain, loose []pattern
+	for _, s := range list {
+		mark := fmt.Sprintf("[redacted: %s]", s.Mark)
+		if s.Name != "" {
+			mark = "{{vault:" + s.Name + "}}"
+		}
+		n := len(set.marks)
+		set.marks = append(set.marks, mark)
+		if s.Value == "" {
+			continue
+		}
+		if len(s.Value) < minSecret {
+			plain = append(plain, pattern{text: s.Value, secret: n, word: true})
+			continue
+		}
+		values := []string{s.Value}
+		if t := strings.TrimSpace(s.Value); t != s.Value && len(t) >= minSecret {
+			values = append(values, t)
+		}
+		for _, v := range values {
+			for _, f := range encodedForms(v) {
+				loose = append(loose, pattern{text: f, secret: n})
+			}
+		}
+		if strings.Contains(s.Value, "\n") {
+			for line := range strings.SplitSeq(s.Value, "\n") {
+				line = strings.TrimSpace(line)
+				armor := strings.HasPrefix(line, "-----") && strings.HasSuffix(line, "-----") // says nothing
+				if len(line) >= minLine && !armor {
+					values = append(values, line)
+				}
+			}
+		}
+		for _, v := range values {
+			for _, f := range escapedForms(v) {
+				plain = append(plain, pattern{text: f, secret: n})
+			}
+		}
+	}
+	for _, m := range set.marks {
+		if inMark := func(p pattern) bool { return strings.Contains(m, p.text) }; slices.ContainsFunc(plain, inMark) || slices.ContainsFunc(loose, inMark) {
+			plain = append(plain, pattern{text: m, secret: -1})
+		}
+	}
+	set.plain, set.loose = newMatcher(plain, false), newMatcher(loose, true)
+	return set
+}
+
+// escapedForms returns a value as it stands in ordinary text, in JSON (as Go,
+// JavaScript, Python and PHP write it), in Go's %q and %+q, in URLs (by the
+// several sets of bytes that encoders leave alone) and in HTML.
+func escapedForms(v string) []string {
+	forms := []string{v}
+	for _, f := range []func(any) ([]byte, error){json.Marshal, marshalPlain} {
+		if b, err := f(v); err == nil {
+			s := string(b[1 : len(b)-1])
+			forms = append(forms, s)
+			var ascii strings.Builder
+			for _, r := range s {
+				if r < utf8.RuneSelf {
+					ascii.WriteRune(r)
+				} else if r > 0xffff {
+					fmt.Fprintf(&ascii, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+				} else {
+					fmt.Fprintf(&ascii, `\u%04x`, r)
+				}
+			}
+			forms = append(forms, ascii.String(), strings.ReplaceAll(ascii.String(), "/", `\/`), strings.ReplaceAll(s, "/", `\/`))
+		}
+	}
+	for _, q := range []string{strconv.Quote(v), strconv.QuoteToASCII(v)} {
+		forms = append(forms, q[1:len(q)-1])
+	}
+	for _, lower := range []bool{false, true} {
+		forms = append(forms, strings.ReplaceAll(percent(v, "", lower), "%20", "+"))
+	}
+	for _, keep := range []string{"", "/", "!'()*", "$&+=:@", "!$&'()*+,;=:@/?", "!#$&'()*+,;=:@/?[]"} {
+		forms = append(forms, percent(v, keep, false), percent(v, keep, true))
+	}
+	for _, quotes := range [][2]string{{`"`, `'`}, {"&#34;", "&#39;"}, {"&quot;", "&#39;"}, {"&quot;", "&#x27;"}, {"&quot;", "&apos;"}, {"&quot;", "'"}} {
+		h := strings.NewReplacer("&#34;", quotes[0], "&#39;", quotes[1]).Replace(html.EscapeString(v))
+		forms = append(forms, h)
+	}
+	return forms
+}
+
+// percent encodes for a URL all but the unreserved bytes of RFC 3986, section
+// 2.3, and those in keep.
+func percent(v, keep string, lower bool) string {
+	format := "%%%02X"
+	if lower {
+		format = "%%%02x"
+	}
+	var b strings.Builder
+	for i := range len(v) {
+		c := v[i]
+		if c < utf8.RuneSelf && isWord(c) || strings.IndexByte("-.~", c) >= 0 || strings.IndexByte(keep, c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, format, c)
+		}
+	}
+	return b.String()
+}
+
+// encodedForms returns a value in hexadecimal and, for each of the three places
+// that it can have in a longer text, the digits in base64 that depend on it
+// alone. The matcher takes both alphabets as one.
+func encodedForms(v string) []string {
+	forms := []string{hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v)))}
+	for before, skip := range []int{0, 2, 3} {
+		s := base64.RawStdEncoding.EncodeToString(append(make([]byte, before), v...))
+		forms = append(forms, s[skip:(before+len(v))*8/6])
+	}
+	return forms
+}
+
+// A matcher finds all patterns at once: an Aho-Corasick automaton (CACM 18,
+// 1975) in which a state has a single child or a full row of them, so that its
+// size is linear in the patterns; and in front of it, for the stretches in which
+// nothing begins, the table of shifts of Wu and Manber (TR-94-17, Arizona) over
+// three bytes, with a second check on the first four. The time is linear in the
+// text, whatever that is.
+type matcher struct {
+	pats   []pattern // from 1
+	loose  bool
+	window int          // length of the shortest pattern, at most maxWindow
+	shift  []uint8      // by hash of three bytes: how far on the first pattern can begin that has them in its window
+	heads  []uint64     // a bit for each hash of a pattern's first four bytes
+	nodes  []acNode     // 0 is the root
+	rows   [][256]int32 // 0 is that of the root
+	fold   [256]byte    // what the automaton sees
+	used   [256]bool    // bytes that stand in a pattern, in any spelling; and line breaks in the loose one
+}
+
+type acNode struct {
+	child, fail, out, depth int32 // out is the longest pattern that ends here
+	row                     int32 // of children if there are several, else -1
+	char                    byte  // that leads to child
+}
+
+func newMatcher(pats []pattern, loose bool) *matcher {
+	m := &matcher{loose: loose, pats: make([]pattern, 1), nodes: []acNode{{}}, rows: make([][256]int32, 1), window: maxWindow}
+	for c := range m.fold {
+		m.fold[c] = byte(c)
+	}
+	if loose { // the alphabet of URLs as the standard one
+		m.fold['-'], m.fold['_'] = '+', '/'
+	}
+	slices.SortStableFunc(pats, func(a, b pattern) int { return len(a.text) - len(b.text) })
+	for _, p := range pats {
+		m.insert(p)
+	}
+	for c, f := range m.fold {
+		m.used[c] = m.used[f] || loose && (c == '\n' || c == '\r')
+	}
+	m.link()
+	if len(m.pats) > 1 && m.window >= 4 {
+		m.index()
+	}
+	return m
+}
+
+// insert adds a pattern; of equal ones the first stays.
+func (m *matcher) insert(p pattern) {
+	at := int32(0)
+	for i := range len(p.text) {
+		m.used[p.text[i]] = true
+		next := m.child(at, p.text[i])
+		if next == 0 {
+			next = int32(len(m.nodes))
+			m.nodes = append(m.nodes, acNode{row: -1, depth: int32(i + 1)})
+			m.setChild(at, p.text[i], next)
+		}
+		at = next
+	}
+	if m.nodes[at].out == 0 {
+		m.nodes[at].out = int32(len(m.pats))
+		m.pats = append(m.pats, p)
+		m.window = min(m.window, len(p.text))
+	}
+}
+
+func (m *matcher) child(at int32, c byte) int32 {
+	n := &m.nodes[at]
+	if n.row >= 0 {
+		return m.rows[n.row][c]
+	}
+	if n.char == c {
+		return n.child
+	}
+	return 0
+}
+
+func (m *matcher) setChild(at int32, c byte, next int32) {
+	n := &m.nodes[at]
+	if n.row < 0 && n.child == 0 {
+		n.child, n.char = next, c
+		return
+	}
+	if n.row < 0 {
+		n.row = int32(len(m.rows))
+		m.rows = append(m.rows, [256]int32{})
+		m.rows[n.row][n.char] = n.child
+	}
+	m.rows[n.row][c] = next
+}
+
+// link sets the fail links, breadth first, and by them the next shorter pattern
+// that ends where one does.
+func (m *matcher) link() {
+	queue := []int32{0}
+	for len(queue) > 0 {
+		at := queue[0]
+		queue = queue[1:]
+		visit := func(c byte, next int32) {
+			queue = append(queue, next)
+			n := &m.nodes[next]
+			if at != 0 {
+				n.fail = m.step(m.nodes[at].fail, c)
+			}
+			if below := m.nodes[n.fail].out; n.out == 0 {
+				n.out = below
+			} else {
+				m.pats[n.out].next = below
+			}
+		}
+		if n := m.nodes[at]; n.row < 0 && n.child != 0 {
+			visit(n.char, n.child)
+		} else if n.row >= 0 {
+			for c, next := range m.rows[n.row] {
+				if next != 0 {
+					visit(byte(c), next)
+				}
+			}
+		}
+	}
+}
+
+func (m *matcher) step(at int32, c byte) int32 {
+	for {
+		if next := m.child(at, c); next != 0 || at == 0 {
+			return next
+		}
+		at = m.nodes[at].fail
+	}
+}
+
+// index fills the tables of the quick search, for every spelling that the
+// automaton takes as the same.
+func (m *matcher) index() {
+	m.shift, m.heads = make([]uint8, 1<<16), make([]uint64, 1<<10)
+	for i := range m.shift {
+		m.shift[i] = uint8(m.window - 2)
+	}
+	var spelled [256]string
+	for c, f := range m.fold {
+		spelled[f] += string([]byte{byte(c)})
+	}
+	spellings := func(s string) []string {
+		all := []string{""}
+		for i := range len(s) {
+			var next []string
+			for _, a := range all {
+				for _, c := range []byte(spelled[s[i]]) {
+					next = append(next, a+string([]byte{c}))
+				}
+			}
+			all = next
+		}
+		return all
+	}
+	for _, p := range m.pats[1:] {
+		for i := range m.window - 2 {
+			for _, s := range spellings(p.text[i : i+3]) {
+				h := hash3([]byte("_" + s))
+				m.shift[h] = min(m.shift[h], uint8(m.window-3-i))
+			}
+		}
+		for _, s := range spellings(p.text[:4]) {
+			h := hash4([]byte(s))
+			m.heads[h>>6] |= 1 << (h & 63)
+		}
+	}
+}
+
+// hash3 is a hash of the last three of four bytes, hash4 of all four.
+func hash3(b []byte) uint16 { return uint16(binary.LittleEndian.Uint32(b) >> 8 * 2654435761 >> 16) }
+func hash4(b []byte) uint16 { return uint16(binary.LittleEndian.Uint32(b) * 2654435761 >> 16) }
+
+// find returns the matches, the marks of picket's own, and the offset at which
+// the first match could begin that the text ends too early for.
+func (m *matcher) find(text []byte, prev byte, final bool) (found, marks []match, safe int) {
+	if len(m.pats) == 1 {
+		return nil, nil, len(text)
+	}
+	safe = len(text)
+	at, brk := 0, -1
+	for at < len(text) {
+		if m.shift != nil {
+			if at, brk = m.skip(text, at, brk); at+m.window > len(text) && final {
+				break
+			}
+		}
+		state, i, from := int32(0), at, at
+		breaks, last := 0, -1 // in a row, and the latest
+		for ; i < len(text); i++ {
+			c := text[i]
+			if m.loose {
+				if c == '\n' || c == '\r' {
+					if last, breaks = i, breaks+1; breaks > maxBreaks {
+						state = 0
+					}
+					continue
+				}
+				breaks = 0
+				c = m.fold[c]
+			}
+			n := &m.nodes[state]
+			if n.char == c && n.child != 0 && n.row < 0 {
+				state = n.child
+			} else {
+				state = m.step(state, c)
+			}
+			n = &m.nodes[state]
+			for out := n.out; out != 0; out = m.pats[out].next {
+				p := &m.pats[out]
+				start := m.startOf(text, i+1, len(p.text), last)
+				hit := match{start, i + 1, p.secret, i + 1 - start}
+				if p.secret < 0 {
+					marks = addMatch(marks, hit)
+					continue
+				}
+				if p.word {
+					if i+1 == len(text) && !final {
+						safe = min(safe, start)
+						continue
+					}
+					before := prev
+					if start > 0 {
+						before = text[start-1]
+					}
+					if isWord(before) || i+1 < len(text) && isWord(text[i+1]) {
+						continue
+					}
+				}
+				found = addMatch(found, hit)
+				break
+			}
+			if n.depth <= 1 && m.shift != nil && i >= brk {
+				if begin := i + 1 - int(n.depth); begin > from {
+					at = begin
+					break
+				}
+			}
+		}
+		if i == len(text) {
+			for m.nodes[state].child == 0 && state != 0 {
+				state = m.nodes[state].fail // nothing longer can come of it
+			}
+			return found, marks, min(safe, m.startOf(text, i, int(m.nodes[state].depth), last))
+		}
+	}
+	return found, marks, safe
+}
+
+// skip returns the first offset from at on where a match could begin. brk is
+// the first line break at or behind at, once known; no window is judged that
+// holds one, since what goes on behind it could be a match.
+func (m *matcher) skip(text []byte, at, brk int) (int, int) {
+	last := m.window - 1
+	for at+m.window <= len(text) {
+		if m.loose && brk <= at+last {
+			switch {
+			case brk < at:
+				brk = nextBreak(text, at)
+			case brk == at || !m.used[text[brk-1]] || brk+1 < len(text) && !m.used[text[brk+1]]:
+				at = brk + 1 // nothing goes on behind it
+			default:
+				return at, brk
+			}
+			continue
+		}
+		if s := m.shift[hash3(text[at+last-3:])]; s > 0 {
+			at += int(s)
+			continue
+		}
+		if h := hash4(text[at:]); m.heads[h>>6]>>(h&63)&1 == 1 {
+			break
+		}
+		at++
+	}
+	return at, brk
+}
+
+func nextBreak(text []byte, at int) int {
+	end := len(text)
+	if i := bytes.IndexByte(text[at:], '\n'); i >= 0 {
+		end = at + i
+	}
+	if i := bytes.IndexByte(text[at:end], '\r'); i >= 0 {
+		end = at + i
+	}
+	return end
+}
+
+// startOf returns where the n bytes before end begin that are no line breaks in
+// the loose sense; last is the latest line break, -1 if there was none.
+func (m *matcher) startOf(text []byte, end, n, last int) int {
+	if !m.loose || last < end-n {
+		return end - n
+	}
+	for n > 0 {
+		end--
+		if c := text[end]; c != '\n' && c != '\r' {
+			n--
+		}
+	}
+	return end
+}
