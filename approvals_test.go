@@ -122,7 +122,7 @@ func (d *desk) closings(id string, want ...string) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
+func TestAnswersTaken(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	asker, other := openDesk(t, dir, "r1"), openDesk(t, dir, "r2")
 	ctx := t.Context()

@@ -657,8 +657,8 @@ func (l *Log) catchUp(ctx context.Context) error {
 		if err := l.opt.Anchor.setAnchored(ctx, false, end, end); err != nil {
 			return err
 		}
-	case known.same(have) && !have.same(next):
-		end, lines = known, lines[:seen] // an append that was not finished
+	case known.same(have) && (!have.same(next) || err == nil && end.same(have)):
+		end, lines = known, lines[:seen] // an append that was not finished, or half a line
 	case err != nil:
 		return err
 	default:

@@ -50,26 +50,6 @@ func (l Labels) Holds(m Labels) bool {
 	return (l.Private || !m.Private) && (l.Untrusted || !m.Untrusted)
 }
 
-// policySettings are the settings that a Policy is made of.
-type policySettings struct {
-	Mode            string // ask, strict, auto
-	DenyTools       []string
-	Rules           []policyRule
-	AlwaysAllow     []string
-	AlwaysAsk       []string
-	TaintTracking   bool
-	EgressAllowlist []string // hosts, or "*.x" for the sub-domains of x
-}
-
-// A policyRule is one entry of sentinel.rules.
-type policyRule struct {
-	Tool    string            `json:"tool"`
-	Match   map[string]string `json:"match"`
-	Channel string            `json:"channel"` // cli, api, daemon; "" is any
-	Action  string            `json:"action"`  // allow, ask, deny
-	Reason  string            `json:"reason"`
-}
-
 // builtinTools are the names that rules may use although the tool is not
 // offered here: another system, or a setting that is off.
 var builtinTools = []string{"files", "shell", "python_execute", "web_search", "web_fetch", "remember",
@@ -112,12 +92,20 @@ type argPattern struct {
 	pat glob
 }
 
+// A keyError is about the value of one setting, named as config.fault names it.
+type keyError struct {
+	Key string
+	Err error
+}
+
+func (e *keyError) Error() string { return e.Key + ": " + e.Err.Error() }
+
 // compilePolicy checks the settings and compiles them. toolNames are the tools
-// present here. An error names the entry at fault.
-func compilePolicy(s policySettings, toolNames []string) (*Policy, error) {
+// present here. An error is a *keyError.
+func compilePolicy(s sentinelConfig, toolNames []string) (*Policy, error) {
 	p := &Policy{mode: s.Mode, labels: s.TaintTracking}
-	if !slices.Contains([]string{"ask", "strict", "auto"}, s.Mode) {
-		return nil, fmt.Errorf("mode: %q is none of ask, strict, auto", s.Mode)
+	if err := oneOf(s.Mode, "ask", "strict", "auto"); err != nil {
+		return nil, &keyError{"sentinel.mode", err}
 	}
 	for _, l := range []struct {
 		key  string
@@ -128,7 +116,7 @@ func compilePolicy(s policySettings, toolNames []string) (*Policy, error) {
 		for i, text := range l.from {
 			t, err := compileTool(text, toolNames)
 			if err != nil {
-				return nil, fmt.Errorf("%s, entry %d: %w", l.key, i+1, err)
+				return nil, &keyError{fmt.Sprintf("sentinel.%s[%d]", l.key, i), err}
 			}
 			t.name = l.key + " " + strconv.Quote(text)
 			*l.to = append(*l.to, t)
@@ -137,21 +125,29 @@ func compilePolicy(s policySettings, toolNames []string) (*Policy, error) {
 	for i, from := range s.Rules {
 		r, err := compileRule(from, toolNames)
 		if err != nil {
-			return nil, fmt.Errorf("rule %d: %w", i+1, err)
+			return nil, &keyError{fmt.Sprintf("sentinel.rules[%d]", i), err}
 		}
-		r.tool.name = fmt.Sprintf("rule %d (%s %s)", i+1, from.Action, from.Tool)
+		r.tool.name = fmt.Sprintf("rules[%d] (%s %s)", i, from.Action, from.Tool)
 		p.rules = append(p.rules, r)
 	}
 	for i, host := range s.EgressAllowlist {
 		h := strings.ToLower(host)
 		if name := strings.TrimPrefix(h, "*."); name == "" || strings.HasPrefix(name, ".") ||
 			strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.:[]") != "" {
-			return nil, fmt.Errorf("egress_allowlist, entry %d: %q is neither a host nor \"*.\" and a host (write IDN as xn--)", i+1, host)
+			return nil, &keyError{fmt.Sprintf("sentinel.egress_allowlist[%d]", i),
+				fmt.Errorf("%q is neither a host nor \"*.\" and a host (write IDN as xn--)", host)}
 		}
 		p.hosts = append(p.hosts, h)
 	}
 	p.compiled = true
 	return p, nil
+}
+
+func oneOf(s string, words ...string) error {
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+	}
+	return nil
 }
 
 // compileTool compiles a pattern over tool names. One without a wildcard must
@@ -171,19 +167,14 @@ func compileTool(text string, toolNames []string) (toolPattern, error) {
 	return toolPattern{glob: g}, err
 }
 
-func compileRule(from policyRule, toolNames []string) (rule, error) {
+func compileRule(from ruleConfig, toolNames []string) (rule, error) {
 	r := rule{channel: from.Channel, reason: from.Reason}
-	switch from.Action {
-	case "allow":
-		r.action = Allow
-	case "ask":
-		r.action = Ask
-	case "deny":
-	default:
-		return r, fmt.Errorf("action %q is none of allow, ask, deny", from.Action)
+	if err := oneOf(from.Action, "deny", "ask", "allow"); err != nil {
+		return r, fmt.Errorf("action: %w", err)
 	}
-	if !slices.Contains([]string{"", "cli", "api", "daemon"}, from.Channel) {
-		return r, fmt.Errorf("channel %q is none of cli, api, daemon", from.Channel)
+	r.action = map[string]Verdict{"ask": Ask, "allow": Allow}[from.Action]
+	if err := oneOf(from.Channel, "cli", "api", "daemon"); err != nil && from.Channel != "" {
+		return r, fmt.Errorf("channel: %w", err)
 	}
 	var err error
 	if r.tool, err = compileTool(from.Tool, toolNames); err != nil {

@@ -55,13 +55,6 @@ func parseExplain(args []string) (e explainArgs, err error) {
 	return e, nil
 }
 
-func oneOf(s string, words ...string) error {
-	if !slices.Contains(words, s) {
-		return fmt.Errorf("it must be one of %s", strings.Join(words, ", "))
-	}
-	return nil
-}
-
 // whatIf returns the grants to explain with. A key that no grant of that call
 // could have covers nothing.
 func (e explainArgs) whatIf(workspace string) []Grant {
@@ -162,7 +155,7 @@ func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
 
 // lintPolicy reports entries that do nothing, or more than they seem to. list
 // are the tools present here.
-func lintPolicy(s policySettings, list []tools.Tool) ([]string, error) {
+func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 	var names []string
 	for _, t := range list {
 		names = append(names, t.Name)

@@ -30,13 +30,6 @@ type Card struct {
 	Offered []tools.Scope
 }
 
-// An Answer is the owner's to a Card. The zero Answer denies.
-type Answer struct {
-	Allow  bool
-	Scope  tools.Scope
-	Reason string // of a denial, if the owner gave one
-}
-
 // The letters of the scopes, in their order.
 const scopeLetters = "otsha"
 
@@ -567,7 +560,7 @@ type readLine struct {
 	err  error
 }
 
-const maxLine = 1 << 20
+const maxTyped = 1 << 20
 
 func newLineReader(src io.Reader) *lineReader {
 	return &lineReader{src: src, buf: bufio.NewReader(src), got: make(chan readLine, 1)}
@@ -596,7 +589,7 @@ func (l *lineReader) read() readLine {
 	var line []byte
 	for {
 		part, err := l.buf.ReadSlice('\n')
-		if line = append(line, part...); len(line) > maxLine {
+		if line = append(line, part...); len(line) > maxTyped {
 			return readLine{"", errors.New("the line is longer than 1 MiB")}
 		}
 		if err == nil || err == io.EOF && len(line) > 0 {
