@@ -43,12 +43,12 @@ func makeCard(c cardInput) Card {
 	in, d, j := c.Input, &c.Decision, &c.Input.Judgement
 	b := cardText{redact: c.Redact}
 	b.line("", j.Summary)
-	b.line("risk: ", tools.Higher(in.Tool.Risk, j.Risk).String())
+	b.line("risk: ", in.risk().String())
 	for _, r := range d.Reasons {
 		b.line("  - ", r)
 	}
 	b.list("not granted yet: ", d.Missing)
-	b.list("granted: ", covering(j.Targets, d.Missing))
+	b.list("granted: ", covering(in.targets(), d.Missing))
 	if e := in.egress(); e == tools.EgressHosts {
 		for _, h := range j.Egress.Hosts {
 			b.lines = append(b.lines, "sends to: "+hostShown(h))

@@ -40,6 +40,18 @@ func (g *Grant) holdsIn(who, workspace string) bool {
 	return g.Who == who && (!g.bound() || g.Workspace == workspace)
 }
 
+// targeted are the tools that no grant covers as a whole.
+var targeted = []string{"shell", "web_search", "web_fetch", "skills", "send_email", "browser"}
+
+// targets are the keys that a grant of the call binds to: those that the tool
+// names, or the tool as a whole.
+func (in *Input) targets() []tools.Target {
+	if j := &in.Judgement; len(j.Targets) > 0 || slices.Contains(targeted, in.Tool.Name) {
+		return j.Targets
+	}
+	return []tools.Target{{Key: in.Tool.Name, Widest: in.Judgement.Widest, Why: in.Judgement.WidestWhy}}
+}
+
 // widest is the widest grant that the call as a whole could be given.
 func (in *Input) widest() tools.Scope {
 	j := &in.Judgement
@@ -53,7 +65,6 @@ func (in *Input) widest() tools.Scope {
 // the call's keys that none covers; nil means that it is answered. A grant
 // counts only if it could have been given for this very call.
 func (in *Input) covered(v vote) (keys, missing []string) {
-	j := &in.Judgement
 	find := func(key string, from, to tools.Scope) bool {
 		return slices.ContainsFunc(in.Grants, func(g Grant) bool {
 			return key != "" && g.Key == key && g.Scope >= from && g.Scope <= to && g.holdsIn(who(in.Channel), in.Workspace) &&
@@ -61,7 +72,7 @@ func (in *Input) covered(v vote) (keys, missing []string) {
 		})
 	}
 	whole := in.Tool.Name == "shell" && v.widest >= tools.Task && find("shell", tools.Task, tools.Task)
-	for _, t := range j.Targets {
+	for _, t := range in.targets() {
 		to := min(v.widest, t.Widest)
 		switch {
 		case whole && to >= tools.Task:
@@ -106,14 +117,12 @@ func (d *Decision) offer(in *Input, asks []vote) {
 		}
 	}
 	narrow(j.Widest, j.WidestWhy)
-	for _, t := range j.Targets {
+	for _, t := range in.targets() {
 		narrow(t.Widest, t.Why)
 	}
-	if len(j.Targets) == 0 {
-		if in.Tool.Name == "shell" {
-			narrow(tools.Task, "the line names no program to grant")
-		} else {
-			narrow(tools.Once, "the call has nothing to bind a grant to")
+	if len(in.targets()) == 0 {
+		if narrow(tools.Task, "the call names nothing to grant"); in.Tool.Name != "shell" {
+			narrow(tools.Once, d.Narrow)
 		}
 	}
 	for s := tools.Once; s <= widest; s++ {
@@ -134,7 +143,7 @@ func grantsFor(in *Input, scope tools.Scope) []Grant {
 	case scope == tools.Task && in.Tool.Name == "shell":
 		add("shell")
 	default:
-		for _, t := range in.Judgement.Targets {
+		for _, t := range in.targets() {
 			if !slices.ContainsFunc(out, func(g Grant) bool { return g.Key == t.Key }) {
 				add(t.Key)
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -384,6 +385,9 @@ func (p *Policy) voteRules(in *Input) vote {
 	return v
 }
 
+// risk is the call's, at least its tool's.
+func (in *Input) risk() tools.Risk { return tools.Higher(in.Tool.Risk, in.Judgement.Risk) }
+
 // readable reports whether the owner's entries that allow count for the call:
 // not for one that cannot be analysed, nor for one that writes where no grant
 // reaches, unless the box confines it.
@@ -418,26 +422,22 @@ type values struct {
 }
 
 type argValues struct {
-	arg         string
-	allow, deny []string // every one must match, one must match
+	arg   string
+	deny  []string   // one must match
+	allow [][]string // one of each must match
 }
 
 func (vs *values) matches(r *rule) bool {
 	for i := range r.match {
 		m := &r.match[i]
 		v := vs.of(m.arg)
-		all, texts := r.action == Allow, v.deny
-		if all {
-			texts = v.allow
-		}
-		found := false
-		for _, s := range texts {
-			if found = m.pat.match(s); found != all {
-				break // one that matches, or one that does not
-			}
-		}
-		if !found {
+		if r.action != Allow && !m.pat.matchAny(v.deny) || r.action == Allow && len(v.allow) == 0 {
 			return false
+		}
+		for i := 0; r.action == Allow && i < len(v.allow); i++ {
+			if !m.pat.matchAny(v.allow[i]) {
+				return false
+			}
 		}
 	}
 	return true
@@ -445,7 +445,7 @@ func (vs *values) matches(r *rule) bool {
 
 // of returns what a pattern for the argument is tried on: the value as it
 // stands (each element of a list), and what it turned out to be. An argument
-// that is missing has none.
+// that is missing has none. Of a path, spellings of one place count as one.
 func (vs *values) of(arg string) *argValues {
 	for i := range vs.args {
 		if vs.args[i].arg == arg {
@@ -469,10 +469,26 @@ func (vs *values) of(arg string) *argValues {
 	}
 	if v.deny != nil {
 		v.deny = append(v.deny, j.Forms[arg]...)
-		v.allow = v.deny
+	}
+	places := map[string]int{}
+	for _, s := range v.deny {
+		place := s
+		if ws := vs.in.Workspace; ws != "" && !filepath.IsAbs(s) && !strings.Contains(s, "..") && !strings.Contains(s, ":") {
+			place = filepath.Join(ws, s)
+		}
+		i, ok := places[place]
+		if !ok {
+			i = len(v.allow)
+			places[place] = i
+			v.allow = append(v.allow, nil)
+		}
+		v.allow[i] = append(v.allow[i], s)
 	}
 	if vs.in.Tool.Name == "shell" && arg == "command" {
-		v.allow = j.Commands
+		v.allow = nil
+		for _, c := range j.Commands {
+			v.allow = append(v.allow, []string{c})
+		}
 		v.deny = append(v.deny, j.Commands...)
 		for _, argv := range j.Argv {
 			if len(argv) == 0 {
@@ -556,7 +572,7 @@ func (p *Policy) voteLabels(in *Input, votes []vote) []vote {
 func (in *Input) effects() string {
 	j := &in.Judgement
 	switch {
-	case tools.Higher(in.Tool.Risk, j.Risk) == tools.Sensitive:
+	case in.risk() == tools.Sensitive:
 		return "is sensitive"
 	case j.Sends || in.egress() == tools.EgressUnknown:
 		return "sends data"
@@ -622,7 +638,7 @@ func (in *Input) named() bool {
 		return false
 	}
 	for _, h := range j.Egress.Hosts {
-		if !slices.ContainsFunc(j.Targets, func(t tools.Target) bool {
+		if !slices.ContainsFunc(in.targets(), func(t tools.Target) bool {
 			_, target, _ := strings.Cut(t.Key, ":")
 			return target == h || strings.HasSuffix(target, "@"+h)
 		}) {
@@ -643,7 +659,7 @@ func (p *Policy) voteMode(in *Input) vote {
 	if app && mode == "auto" {
 		mode = "ask"
 	}
-	risk := tools.Higher(in.Tool.Risk, j.Risk)
+	risk := in.risk()
 	v := vote{step: stepMode, cast: true, verdict: Ask, widest: in.widest()}
 	switch {
 	case app && j.ReadsPrivate:

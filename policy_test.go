@@ -106,7 +106,7 @@ func mailCall(to ...string) Input {
 func filesCall(action, path string) Input {
 	return Input{Tool: filesTool, Channel: "cli", Workspace: "/ws", Args: map[string]any{"action": action, "path": path},
 		Judgement: tools.Judgement{Risk: tools.Safe, Widest: tools.Task, Egress: tools.Egress{Kind: tools.EgressNone},
-			Targets: []tools.Target{{Key: "files", Widest: tools.Task}}, Forms: map[string][]string{"path": {"/ws/" + path}}}}
+			Forms: map[string][]string{"path": {"/ws/" + path}}}}
 }
 
 func mcpCall() Input {
@@ -299,6 +299,9 @@ func TestRules(t *testing.T) {
 	writes := shellCall("git log").with(func(in *Input) { in.Judgement.NotCovered = "it writes /etc/motd" })
 	env := shellCall("curl x").with(func(in *Input) { in.Args["env"] = map[string]string{"TOKEN": "{{vault:T}}"} })
 	both := func(a, b ruleConfig) sentinelConfig { return ruled(a, b) }
+	spelled := func(path string, forms ...string) Input {
+		return filesCall("read", path).with(func(in *Input) { in.Judgement.Forms = map[string][]string{"path": forms} })
+	}
 	denyAnd := func(s sentinelConfig) sentinelConfig { s.DenyTools = []string{"sh*"}; return s }
 	for _, c := range []decisionCase{
 		{"slash in the value", ruled(shellRule("deny", "*rm -rf*")), shellCall("rm -rf /"), Deny, stepRules, ""},
@@ -324,6 +327,13 @@ func TestRules(t *testing.T) {
 		{"deny_tools before any rule", denyAnd(ruled(ruleConfig{Tool: "shell", Action: "allow"})), shellCall("ls"), Deny, stepDenied, ""},
 		{"a link to what is denied", ruled(vaultRule), linked, Deny, stepRules, ""},
 		{"allow needs the link's end too", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "l"}}, ruleConfig{Tool: "files", Action: "ask"}), linked, Ask, stepRules, ""},
+		{"allow of a relative path", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("src/x", "/ws/src/x", "src/x"), Allow, stepRules, ""},
+		{"allow of an absolute path", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "/ws/src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("./src/x", "/ws/src/x", "src/x"), Allow, stepRules, ""},
+		{"allow needs the link's end in some spelling", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("src/l", "/ws/src/l", "src/l", "/ws/etc/x", "etc/x"), Ask, stepRules, ""},
+		{"allow needs more than a prefix with dots", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("src/../x", "/ws/x", "x"), Ask, stepRules, ""},
+		{"deny of any spelling", ruled(ruleConfig{Tool: "files", Action: "deny", Match: map[string]string{"path": "/ws/etc/*"}}), spelled("src/l", "/ws/src/l", "src/l", "/ws/etc/x", "etc/x"), Deny, stepRules, ""},
+		{"allow of a URL needs what it turned out to be", ruled(ruleConfig{Tool: "web_fetch", Action: "allow", Match: map[string]string{"url": "https://a.test/ok/*"}}, ruleConfig{Tool: "web_fetch", Action: "ask"}),
+			fetchCall("https://a.test/ok/../admin", "a.test").with(func(in *Input) { in.Judgement.Forms = map[string][]string{"url": {"https://a.test/admin"}} }), Ask, stepRules, ""},
 		{"one denied element of a list", ruled(ruleConfig{Tool: "send_email", Action: "deny", Match: map[string]string{"to": "*@evil.test"}}), mailCall("a@x.test", "b@evil.test"), Deny, stepRules, ""},
 		{"one allowed element of a list", ruled(ruleConfig{Tool: "send_email", Action: "allow", Match: map[string]string{"to": "*@x.test"}}), mailCall("a@x.test", "b@evil.test"), Ask, stepMode, "always"},
 		{"an empty list", ruled(ruleConfig{Tool: "send_email", Action: "allow", Match: map[string]string{"to": "*"}}), mailCall(), Ask, stepMode, "once"},
@@ -685,7 +695,7 @@ func TestOfferedIsStored(t *testing.T) {
 			other.Grants = grants
 			with := p.Decide(other)
 			if with.Verdict == Allow && without.Verdict != Allow {
-				for _, target := range other.Judgement.Targets {
+				for _, target := range other.targets() {
 					named := strings.Contains(text, target.Key) || in.Tool.Name == "shell" && scope == tools.Task && other.Tool.Name == "shell"
 					if !named || who(in.Channel) != who(other.Channel) || scope > target.Widest {
 						t.Fatalf("%q lets %+v run", text, other)
@@ -725,7 +735,7 @@ func FuzzDecide(f *testing.F) {
 			t.Fatalf("%+v", d)
 		}
 		makeCard(cardInput{Input: &in, Decision: d, Words: text})
-		explainJSON(d, in.Judgement, in.Tool.Risk)
+		explainJSON(&in, d)
 	})
 }
 
