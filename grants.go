@@ -1,6 +1,7 @@
 package main
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -170,13 +171,27 @@ func effect(scope tools.Scope, grants []Grant) string {
 			place = " in " + g.Workspace
 		}
 	}
-	text := strings.Join(keys, ", ")
+	text := strings.Join(keys, ", ") + place
 	if grants[0].Who == "app" {
 		text += ", for other apps only"
 	}
 	if l := grants[0].Labels.List(); len(l) > 0 {
 		text += ", also in a chat labelled " + strings.Join(l, " and ")
 	}
-	return text + place + ", " + map[tools.Scope]string{tools.Task: "until this turn ends", tools.Session: "until this session ends",
+	return text + ", " + map[tools.Scope]string{tools.Task: "until this turn ends", tools.Session: "until this session ends",
 		tools.Day: "for 24 hours", tools.Always: "until revoked"}[scope]
+}
+
+// voids says why an answer to the question about before does not hold for what
+// the same call has become by now, "" if it does.
+func voids(before, now *Input, asked, after Decision) string {
+	switch {
+	case !slices.Equal(before.Judgement.Bound, now.Judgement.Bound):
+		return "a file or program of the call has changed since the question"
+	case !reflect.DeepEqual(before.Judgement, now.Judgement):
+		return "what the call would do has changed since the question"
+	case before.Labels != now.Labels || asked.Verdict != after.Verdict || !slices.Equal(asked.Reasons, after.Reasons):
+		return "why the call asks has changed since the question"
+	}
+	return ""
 }
