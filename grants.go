@@ -97,7 +97,7 @@ func (d *Decision) offer(in *Input, asks []vote) {
 	j := &in.Judgement
 	widest := tools.Always
 	narrow := func(to tools.Scope, why string) {
-		if to < widest {
+		if to = max(to, tools.Once); to < widest {
 			widest, d.Narrow = to, why
 		}
 	}
