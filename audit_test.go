@@ -21,24 +21,6 @@ import (
 	"time"
 )
 
-// need skips a test that cannot run here, or fails it where all must run.
-func need(t *testing.T, ok bool, what string) {
-	t.Helper()
-	switch {
-	case ok:
-	case os.Getenv("PICKET_TEST_REQUIRE") == "all":
-		t.Fatal("needs " + what)
-	default:
-		t.Skip("needs " + what)
-	}
-}
-
-func needProgram(t *testing.T, name string) {
-	t.Helper()
-	_, err := exec.LookPath(name)
-	need(t, err == nil, name+" (install it)")
-}
-
 func newTestLog(t *testing.T) (*Log, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")

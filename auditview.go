@@ -245,10 +245,11 @@ func (v auditView) row(raw []byte) string {
 	}
 	for i, c := range cells {
 		if r := []rune(c); len(r) > 160 {
-			cells[i] = string(r[:160]) + "…"
+			c = string(r[:160]) + "…"
 		}
+		cells[i] = v.Safe(c)
 	}
-	return v.Safe(fmt.Sprintf("%6d  %s  %-12s  %-12s  %s", n.Seq, n.Time.Local().Format(time.DateTime), n.Kind, n.Chat, strings.Join(cells, "  ")))
+	return fmt.Sprintf("%6d  %s  %-12s  %-12s  %s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Chat), strings.Join(cells, "  "))
 }
 
 type ownField struct {

@@ -9,6 +9,14 @@ import (
 	"picket/tools"
 )
 
+// A Card is a question as the owner sees it, on every surface the same. Lines
+// are made safe to show. Offered are the scopes that may be given once all of
+// them were shown; before that, Once. Denying always can be.
+type Card struct {
+	Lines   []string
+	Offered []tools.Scope
+}
+
 // cardInput is what a question tells. Nothing of it is the model's word but
 // the arguments, and the summary that the tool made of them.
 type cardInput struct {
@@ -19,15 +27,8 @@ type cardInput struct {
 	Chat     string
 	Labels   []string // the chat's label sources, one line each
 	Secrets  []string // "NAME → where it goes"
-	Change   *fileChange
+	Change   *tools.FileChange
 	Redact   func(string) string // takes secrets out of a text; nil leaves it
-}
-
-// A fileChange is what a call makes of a file.
-type fileChange struct {
-	Path     string
-	New      bool // there was no such file
-	Old, Now string
 }
 
 // Limits of a card that approvals.jsonl can hold whole (see records.go).
@@ -176,12 +177,12 @@ func (b *cardText) args(in *Input) {
 }
 
 // diff adds what a change takes away and puts in, with the lines around it.
-func (b *cardText) diff(c *fileChange) {
-	if c.New {
-		b.line("", fmt.Sprintf("%s is a new file, %d bytes", c.Path, len(c.Now)))
+func (b *cardText) diff(c *tools.FileChange) {
+	if c.Created {
+		b.line("", fmt.Sprintf("%s is a new file, %d bytes", c.Path, len(c.New)))
 		return
 	}
-	old, now := strings.Split(c.Old, "\n"), strings.Split(c.Now, "\n")
+	old, now := strings.Split(c.Old, "\n"), strings.Split(c.New, "\n")
 	head := 0
 	for head < min(len(old), len(now)) && old[head] == now[head] {
 		head++

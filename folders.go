@@ -277,34 +277,5 @@ func (f folders) holdsOwn(dir string, masked bool) error {
 	return nil
 }
 
-// resolveExisting resolves the links of the part of a path that exists.
-func resolveExisting(path string) string {
-	for dir, rest := path, ""; ; {
-		if r, err := filepath.EvalSymlinks(dir); err == nil {
-			return filepath.Join(r, rest)
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return path
-		}
-		dir, rest = up, filepath.Join(filepath.Base(dir), rest)
-	}
-}
-
-// within reports whether path is dir or lies in it. Both are absolute and clean.
-func within(path, dir string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && filepath.IsLocal(rel)
-}
-
-// samePath compares two absolute paths; case does not count where the system
-// ignores it.
-func samePath(a, b string) bool {
-	if runtime.GOOS == "windows" || runtime.GOOS == "darwin" {
-		return strings.EqualFold(a, b)
-	}
-	return a == b
-}
-
 // shellQuote quotes a word for a command that a person may paste.
 func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

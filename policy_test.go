@@ -21,11 +21,11 @@ var (
 	skillsTool = tools.Tool{Name: "skills", Risk: tools.Safe, Egress: tools.EgressNone}
 	pythonTool = tools.Tool{Name: "python_execute", Risk: tools.Moderate, Params: []tools.Param{{Name: "code", Type: "string"}}}
 	mcpTool    = tools.Tool{Name: "mcp__wiki__search", Risk: tools.Moderate}
-	allTools   = []tools.Tool{shellTool, fetchTool, searchTool, filesTool, mailTool, skillsTool, pythonTool, mcpTool}
+	knownTools = []tools.Tool{shellTool, fetchTool, searchTool, filesTool, mailTool, skillsTool, pythonTool, mcpTool}
 )
 
-func toolNames() (out []string) {
-	for _, t := range allTools {
+func knownNames() (out []string) {
+	for _, t := range knownTools {
 		out = append(out, t.Name)
 	}
 	return out
@@ -127,7 +127,7 @@ var defaults = sentinelConfig{Mode: "ask", TaintTracking: true, EgressAllowlist:
 
 func mustPolicy(t testing.TB, s sentinelConfig) *Policy {
 	t.Helper()
-	p, err := compilePolicy(s, toolNames())
+	p, err := compilePolicy(s, knownNames())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestSettingsErrors(t *testing.T) {
 		"host not in ASCII":        {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"bücher.example"}}, `xn--`},
 		"pattern with a line feed": {rule(ruleConfig{Tool: "shell\n", Action: "deny"}), `bad pattern`},
 	} {
-		if _, err := compilePolicy(c.s, toolNames()); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := compilePolicy(c.s, knownNames()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -717,7 +717,7 @@ func FuzzDecide(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		s := randomSettings(r)
 		s.Rules = append(s.Rules, shellRule([]string{"allow", "ask", "deny"}[r.IntN(3)], pattern))
-		p, err := compilePolicy(s, toolNames())
+		p, err := compilePolicy(s, knownNames())
 		if err != nil {
 			return
 		}

@@ -37,7 +37,7 @@ func TestCardOrder(t *testing.T) {
 	in.Judgement.Writes = []string{"x"}
 	in.Judgement.Why = []string{"it deletes"}
 	card := cardOf(t, cardInput{Input: &in, Words: "tidy up\nrisk: safe", Source: "owner", Chat: "daily", Labels: []string{"untrusted: https://a.test/"},
-		Secrets: []string{"TOKEN → api.test"}, Change: &fileChange{Path: "x", Old: "a\nb\nc", Now: "a\nB\nc"}})
+		Secrets: []string{"TOKEN → api.test"}, Change: &tools.FileChange{Path: "x", Old: "a\nb\nc", New: "a\nB\nc"}})
 	last := -1
 	for _, start := range []string{"run git log; rm x", "risk: sensitive", "  - sensitive calls ask", "  - it deletes", "not granted yet: shell:rm", "granted: shell:git",
 		"you asked:", "  | tidy up", "  | risk: safe", "chat: daily, channel cli", "  - untrusted: https://a.test/", "command: git log; rm x", "timeout: 60",
@@ -123,7 +123,7 @@ func TestCardIDN(t *testing.T) {
 func TestCardRedacts(t *testing.T) {
 	in := shellCall("curl hunter2hunter2").with(func(in *Input) { in.Args["env"] = map[string]string{"A": "hunter2hunter2"} })
 	card := cardOf(t, cardInput{Input: &in, Words: "use hunter2hunter2", Chat: "hunter2hunter2", Secrets: []string{"hunter2hunter2"},
-		Change: &fileChange{Path: "x", Old: "hunter2hunter2", Now: ""},
+		Change: &tools.FileChange{Path: "x", Old: "hunter2hunter2", New: ""},
 		Redact: func(s string) string { return strings.ReplaceAll(s, "hunter2hunter2", "{{vault:X}}") }})
 	if text := strings.Join(card.Lines, "\n"); strings.Contains(text, "hunter2") {
 		t.Errorf("a secret is shown:\n%s", text)
@@ -143,7 +143,7 @@ func TestCardDiff(t *testing.T) {
 		"hidden in a row": {"ok", "ok\u200b", []string{"change of f from line 1 on:", "  -ok", `  +ok\u{200b}`}},
 	} {
 		var b cardText
-		b.diff(&fileChange{Path: "f", Old: c.old, Now: c.now})
+		b.diff(&tools.FileChange{Path: "f", Old: c.old, New: c.now})
 		if !slices.Equal(b.lines, c.want) {
 			t.Errorf("%s: %q", name, b.lines)
 		}
@@ -201,7 +201,7 @@ func TestWhatIfGrants(t *testing.T) {
 func TestGrantKeys(t *testing.T) {
 	for key, ok := range map[string]bool{"shell:git": true, "shell": false, "shell:": false, "files": true, "files:a": false, "web_fetch": false,
 		"web_fetch:a.test": true, "mcp__wiki__search": true, "mcp__wiki__search:x": false, "nothing": false, "": false, ":": false, "shel:git": false} {
-		if err := checkGrantKey(key, allTools); (err == nil) != ok {
+		if err := checkGrantKey(key, knownTools); (err == nil) != ok {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
@@ -262,7 +262,7 @@ func TestLint(t *testing.T) {
 		"operator in an allow": {ruled(shellRule("allow", "cd src && make")), []string{"is tried on each simple command"}},
 		"labels off":           {sentinelConfig{Mode: "ask"}, []string{"taint_tracking is off"}},
 	} {
-		got, err := lintPolicy(c.s, allTools)
+		got, err := lintPolicy(c.s, knownTools)
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -276,7 +276,7 @@ func TestLint(t *testing.T) {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
-	if _, err := lintPolicy(sentinelConfig{}, allTools); err == nil {
+	if _, err := lintPolicy(sentinelConfig{}, knownTools); err == nil {
 		t.Error("settings that do not compile were linted")
 	}
 }

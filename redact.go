@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -652,4 +653,24 @@ func (m *matcher) startOf(text []byte, end, n, last int) int {
 		}
 	}
 	return end
+}
+
+// Filter takes secrets out of what is written to w. Close writes what was held
+// back.
+func (r *redactor) Filter(w io.Writer) io.WriteCloser { return &redactWriter{w, r.Stream()} }
+
+type redactWriter struct {
+	w  io.Writer
+	st *redactStream
+}
+
+func (f *redactWriter) Write(p []byte) (int, error) {
+	_, err := f.w.Write(f.st.Feed(p))
+	return len(p), err
+}
+
+// Close implements io.Closer; it does not close what is written to.
+func (f *redactWriter) Close() error {
+	_, err := f.w.Write(f.st.End())
+	return err
 }

@@ -145,6 +145,39 @@ func (k *fileLock) Lock(ctx context.Context) error {
 	return nil
 }
 
+// TryLock takes both locks if they are free; else the error is errLockWait.
+func (k *fileLock) TryLock() error {
+	select {
+	case k.sem <- struct{}{}:
+	default:
+		return errLockWait
+	}
+	ok, err := tryLockFile(k.f)
+	if err == nil && !ok {
+		err = errLockWait
+	}
+	if err != nil {
+		k.leave()
+	}
+	return err
+}
+
+// tryLockPath takes the lock of a path without waiting.
+func tryLockPath(path string) (unlock func(), ok bool, err error) {
+	k, err := openLock(path)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := k.TryLock(); err != nil {
+		k.Close()
+		if errors.Is(err, errLockWait) {
+			err = nil
+		}
+		return nil, false, err
+	}
+	return func() { k.Unlock(); k.Close() }, true, nil
+}
+
 // Unlock gives both back.
 func (k *fileLock) Unlock() {
 	unlockFile(k.f)

@@ -22,14 +22,6 @@ import (
 // picket is not in its foreground.
 var errNoTerminal = errors.New("there is no terminal to ask on")
 
-// A Card is a question as the owner sees it. Lines are made safe to show here,
-// whatever they hold. Offered are the scopes that may be given; denying always
-// can be.
-type Card struct {
-	Lines   []string
-	Offered []tools.Scope
-}
-
 // The letters of the scopes, in their order.
 const scopeLetters = "otsha"
 
@@ -211,14 +203,8 @@ func (t *terminal) Activity(line string) {
 	}
 }
 
-// Error writes a failure to stderr, and on lines of their own what to do.
-func (t *terminal) Error(err error, hints ...string) {
-	lines := []string{"picket: " + printableText(t.opt.Redact.String(err.Error()))}
-	for _, h := range hints {
-		lines = append(lines, "  "+t.safe(h))
-	}
-	t.line(strings.Join(lines, "\n"))
-}
+// Note writes what the user has to know to stderr, also when quiet.
+func (t *terminal) Note(text string) { t.line(printableText(t.opt.Redact.String(text))) }
 
 func (t *terminal) line(safe string) {
 	t.do(context.Background(), func() {

@@ -105,7 +105,7 @@ var ttyPrograms = map[string]func(){
 		stop := t.Spinner("working")
 		time.Sleep(500 * time.Millisecond)
 		stop()
-		t.Error(errors.New("it failed \x9b2J"), "do this")
+		t.Note("picket: it failed \x9b2J\n  do this")
 		t.Close()
 	},
 	"read": func() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 )
 
 const ansiTerminal = false
@@ -31,7 +30,6 @@ func openTTY() (*ttyFiles, error) {
 func inForeground(*os.File) bool { return true }
 
 var (
-	kernel32         = syscall.NewLazyDLL("kernel32.dll")
 	flushConsole     = kernel32.NewProc("FlushConsoleInputBuffer")
 	getConsoleWindow = kernel32.NewProc("GetConsoleWindow")
 )
