@@ -18,7 +18,7 @@ type Grant struct {
 	Labels    Labels // of the chat in which it was given
 
 	Given, Until time.Time // Until is zero for one without an end
-	Run          string    // the process in which it was given
+	Process      string    // the run in which it was given
 	turn         string
 }
 

@@ -367,8 +367,8 @@ func (p *Policy) voteRules(in *Input) vote {
 			if !in.readable() || r.channel == "" && who(in.Channel) == "app" {
 				continue
 			}
-		} else if in.Judgement.Opaque != "" && r.action == Deny && r.fits(in) {
-			floor = true
+		} else {
+			floor = floor || r.action == Deny && in.Judgement.Opaque != ""
 		}
 		if vals.matches(r) {
 			v.cast, v.verdict, v.rule, v.reason = true, r.action, r.tool.name, r.tool.name
@@ -402,17 +402,6 @@ func (in *Input) confined() bool {
 	j := &in.Judgement
 	return (in.Tool.Name == "shell" || in.Tool.Name == "python_execute") &&
 		j.Boxed && !j.Network && j.Egress.Kind == tools.EgressNone
-}
-
-// fits reports whether the rule can be about the tool: it names no argument
-// that the tool does not have.
-func (r *rule) fits(in *Input) bool {
-	for _, m := range r.match {
-		if in.Args[m.arg] == nil && !slices.ContainsFunc(in.Tool.Params, func(p tools.Param) bool { return p.Name == m.arg }) {
-			return false
-		}
-	}
-	return true
 }
 
 // values holds the text forms of the arguments that rules have asked for.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -26,8 +25,7 @@ type explainArgs struct {
 
 // parseExplain reads them; flags may stand anywhere. An error is one of usage.
 func parseExplain(args []string) (e explainArgs, err error) {
-	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("explain")
 	fs.Func("grant", "", func(s string) error { e.Grants = append(e.Grants, s); return nil })
 	fs.Func("label", "", func(s string) error {
 		e.Labels.Private = e.Labels.Private || s == "private"
