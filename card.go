@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -167,11 +166,7 @@ func (b *cardText) args(in *Input) {
 		case string:
 			b.block(name, v)
 		default:
-			text, err := json.Marshal(v)
-			if err != nil {
-				text = fmt.Appendf(nil, "%v", v)
-			}
-			b.line(name+": ", string(text))
+			b.line(name+": ", jsonText(v))
 		}
 	}
 }

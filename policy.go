@@ -132,13 +132,10 @@ func compilePolicy(s sentinelConfig, toolNames []string) (*Policy, error) {
 		p.rules = append(p.rules, r)
 	}
 	for i, host := range s.EgressAllowlist {
-		h := strings.ToLower(host)
-		if name := strings.TrimPrefix(h, "*."); name == "" || strings.HasPrefix(name, ".") ||
-			strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.:[]") != "" {
-			return nil, &keyError{fmt.Sprintf("sentinel.egress_allowlist[%d]", i),
-				fmt.Errorf("%q is neither a host nor \"*.\" and a host (write IDN as xn--)", host)}
+		if err := checkHostPattern(host); err != nil {
+			return nil, &keyError{fmt.Sprintf("sentinel.egress_allowlist[%d]", i), err}
 		}
-		p.hosts = append(p.hosts, h)
+		p.hosts = append(p.hosts, host)
 	}
 	p.compiled = true
 	return p, nil
@@ -450,11 +447,7 @@ func (vs *values) of(arg string) *argValues {
 	case []string:
 		v.deny = append(v.deny, val...)
 	default:
-		b, err := json.Marshal(val) // numbers, booleans, maps
-		if err != nil {
-			b = nil
-		}
-		v.deny = append(v.deny, string(b))
+		v.deny = append(v.deny, jsonText(val)) // numbers, booleans, maps
 	}
 	if v.deny != nil {
 		v.deny = append(v.deny, j.Forms[arg]...)
@@ -493,6 +486,17 @@ func (vs *values) of(arg string) *argValues {
 	}
 	vs.args = append(vs.args, v)
 	return &vs.args[len(vs.args)-1]
+}
+
+// jsonText is a value in JSON, without the escapes for HTML.
+func jsonText(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Sprint(v)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func (p *Policy) voteLists(in *Input) vote {
@@ -613,7 +617,7 @@ func (p *Policy) unlisted(in *Input) (hosts, how string) {
 // listed reports whether a canonical host is on the allow-list.
 func (p *Policy) listed(host string) bool {
 	for _, e := range p.hosts {
-		if e == host || e[0] == '*' && len(host) > len(e)-1 && strings.HasSuffix(host, e[1:]) {
+		if of, ok := strings.CutPrefix(e, "*"); e == host || ok && len(host) > len(of) && strings.HasSuffix(host, of) {
 			return true
 		}
 	}

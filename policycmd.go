@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -101,13 +100,7 @@ func explainJSON(in *Input, d Decision) []byte {
 	for _, t := range in.targets() {
 		o.Targets = append(o.Targets, t.Key)
 	}
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(o); err != nil {
-		panic(err) // strings and booleans only
-	}
-	return []byte(b.String())
+	return []byte(jsonText(o) + "\n")
 }
 
 // filled makes an absent list an empty one, which JSON shows as [].
