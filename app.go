@@ -106,20 +106,13 @@ func (p *program) settings(f taskFlags) (*app, error) {
 	}
 	a.red = newRedactor(secrets)
 	p.redact = a.red.String
-	if a.policy, err = compilePolicy(a.policySettings(), namesOf(a.tools)); err != nil {
-		return nil, fmt.Errorf("%s: sentinel: %v", a.folders.configFile(), err)
+	if a.policy, err = compilePolicy(a.cfg.Sentinel, namesOf(a.tools)); err != nil {
+		if k := (*keyError)(nil); errors.As(err, &k) {
+			err = a.cfg.fault(k.Key, "%v", k.Err)
+		}
+		return nil, err
 	}
 	return a, nil
-}
-
-func (a *app) policySettings() policySettings {
-	s := a.cfg.Sentinel
-	set := policySettings{Mode: s.Mode, DenyTools: s.DenyTools, AlwaysAllow: s.AlwaysAllow, AlwaysAsk: s.AlwaysAsk,
-		TaintTracking: s.TaintTracking, EgressAllowlist: s.EgressAllowlist}
-	for _, r := range s.Rules {
-		set.Rules = append(set.Rules, policyRule(r))
-	}
-	return set
 }
 
 // facts makes what a decision needs to know of this machine. It writes nothing

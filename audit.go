@@ -629,8 +629,8 @@ func (l *Log) catchUp(ctx context.Context) error {
 		if err := l.opt.Anchor.setAnchored(ctx, false, end, end); err != nil {
 			return err
 		}
-	case met.same(have) && !have.same(next):
-		end, lines = met, lines[:seen] // an append that was not finished
+	case met.same(have) && (!have.same(next) || err == nil && end.same(have)):
+		end, lines = met, lines[:seen] // an append that was not finished, or half a line
 	case err != nil:
 		return err
 	default:

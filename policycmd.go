@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -26,8 +24,7 @@ type explainArgs struct {
 
 // parseExplain reads them; flags may stand anywhere. An error is one of usage.
 func parseExplain(args []string) (e explainArgs, err error) {
-	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("explain")
 	fs.Func("grant", "", func(s string) error { e.Grants = append(e.Grants, s); return nil })
 	fs.Func("label", "", func(s string) error {
 		e.Labels.Private = e.Labels.Private || s == "private"
@@ -55,13 +52,6 @@ func parseExplain(args []string) (e explainArgs, err error) {
 	return e, nil
 }
 
-func oneOf(s string, words ...string) error {
-	if !slices.Contains(words, s) {
-		return fmt.Errorf("it must be one of %s", strings.Join(words, ", "))
-	}
-	return nil
-}
-
 // whatIf returns the grants to explain with. A key that no grant of that call
 // could have covers nothing.
 func (e explainArgs) whatIf(workspace string) []Grant {
@@ -79,18 +69,18 @@ func checkGrantKey(key string, list []tools.Tool) error {
 	if !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }) {
 		return fmt.Errorf("%q names no tool", key)
 	}
-	targeted := slices.Contains([]string{"shell", "web_search", "web_fetch", "skills", "send_email", "browser"}, name)
-	switch {
-	case targeted && target == "":
+	switch needs := slices.Contains(targeted, name); {
+	case needs && target == "":
 		return fmt.Errorf("%q names no target: %s:TARGET", key, name)
-	case !targeted && has:
+	case !needs && has:
 		return fmt.Errorf("%q names a target, and %s has none", key, name)
 	}
 	return nil
 }
 
 // explainJSON is the object of "picket policy explain --json".
-func explainJSON(d Decision, j tools.Judgement, risk tools.Risk) []byte {
+func explainJSON(in *Input, d Decision) []byte {
+	j := &in.Judgement
 	o := struct {
 		Decision string       `json:"decision"`
 		Step     string       `json:"step"`
@@ -105,18 +95,12 @@ func explainJSON(d Decision, j tools.Judgement, risk tools.Risk) []byte {
 		Network  bool         `json:"network"`
 		Writes   []string     `json:"writes"`
 		Steps    []StepVote   `json:"steps"`
-	}{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), risk.String(), []string{}, j.Opaque,
-		filled(j.Warnings), egressFields{j.Egress.Kind.String(), filled(j.Egress.Hosts)}, j.Network, filled(j.Writes), d.Steps}
-	for _, t := range j.Targets {
+	}{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(), []string{}, j.Opaque,
+		filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network, filled(j.Writes), d.Steps}
+	for _, t := range in.targets() {
 		o.Targets = append(o.Targets, t.Key)
 	}
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(o); err != nil {
-		panic(err) // strings and booleans only
-	}
-	return []byte(b.String())
+	return []byte(jsonText(o) + "\n")
 }
 
 // filled makes an absent list an empty one, which JSON shows as [].
@@ -131,7 +115,8 @@ func scopeNames(scopes []tools.Scope) []string {
 }
 
 // printExplain is the same for people.
-func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
+func printExplain(w io.Writer, in *Input, d Decision) {
+	j := &in.Judgement
 	row := func(name string, items ...string) {
 		if text := strings.Join(items, ", "); text != "" {
 			fmt.Fprintf(w, "%-10s %s\n", name, printable(text))
@@ -145,13 +130,13 @@ func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
 	row("offered", scopeNames(d.Offered)...)
 	row("no wider", d.Narrow)
 	row("call", j.Summary)
-	row("risk", risk.String())
-	for _, t := range j.Targets {
+	row("risk", in.risk().String())
+	for _, t := range in.targets() {
 		row("target", t.Key)
 	}
 	row("opaque", j.Opaque)
 	row("warning", j.Warnings...)
-	row("egress", append([]string{j.Egress.Kind.String()}, j.Egress.Hosts...)...)
+	row("egress", append([]string{in.egress().String()}, j.Egress.Hosts...)...)
 	row("network", strconv.FormatBool(j.Network))
 	row("writes", j.Writes...)
 	fmt.Fprintln(w, "\nstep        vote  reason")
@@ -162,7 +147,7 @@ func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
 
 // lintPolicy reports entries that do nothing, or more than they seem to. list
 // are the tools present here.
-func lintPolicy(s policySettings, list []tools.Tool) ([]string, error) {
+func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 	var names []string
 	for _, t := range list {
 		names = append(names, t.Name)
