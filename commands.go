@@ -68,18 +68,13 @@ func (p *program) toolsCommand(args []string) error {
 	return nil
 }
 
-// approvalsCommand is "picket approvals".
-func (p *program) approvalsCommand(ctx context.Context, args []string) error {
-	return p.withData(ctx, len(args) == 0 || args[0] == "list", func(a *app) error {
-		return codeError(cmdApprovals(ctx, a.approvals, args, p.stdout, p.stderr))
-	})
-}
-
-// grantsCommand is "picket grants".
-func (p *program) grantsCommand(ctx context.Context, args []string) error {
-	return p.withData(ctx, len(args) == 0 || args[0] == "list", func(a *app) error {
-		return codeError(cmdGrants(ctx, a.approvals, args, p.stdout, p.stderr))
-	})
+// approvalsCommand is "picket approvals" and "picket grants".
+func (p *program) approvalsCommand(ctx context.Context, parse func([]string) (approvalsAction, bool, error), args []string) error {
+	do, list, err := parse(args)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	return p.withData(ctx, list, func(a *app) error { return do(ctx, a.approvals, p.stdout, p.stderr) })
 }
 
 func codeError(code int) error {

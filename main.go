@@ -221,9 +221,9 @@ func (p *program) command(ctx context.Context, args []string) error {
 	case "chat":
 		return p.chat(ctx, rest)
 	case "approvals":
-		return p.approvalsCommand(ctx, rest)
+		return p.approvalsCommand(ctx, parseApprovals, rest)
 	case "grants":
-		return p.grantsCommand(ctx, rest)
+		return p.approvalsCommand(ctx, parseGrants, rest)
 	case "audit":
 		return p.auditCommand(ctx, rest)
 	case "policy":

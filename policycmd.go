@@ -329,55 +329,40 @@ func (g *glob) covers(b *glob) bool {
 	return strings.Trim(string(p[i:]), "*") == ""
 }
 
-// cmdApprovals is "picket approvals".
-func cmdApprovals(ctx context.Context, a *Approvals, args []string, stdout, stderr io.Writer) int {
-	verb := "list"
-	if len(args) > 0 {
-		verb, args = args[0], args[1:]
+// An approvalsAction is what a command does once the approvals are open.
+type approvalsAction func(ctx context.Context, a *Approvals, stdout, stderr io.Writer) error
+
+// parseApprovals reads the words after "picket approvals". An error is one of
+// usage. A list writes nothing.
+func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
+	if len(args) == 0 {
+		args = []string{"list"}
 	}
 	ans := Answer{By: "cli"}
-	switch {
-	case verb == "list" && len(args) == 0:
-		open, _, err := a.List(ctx)
-		for _, q := range open {
-			printQuestion(stdout, q)
-		}
-		if err == nil && len(open) == 0 {
-			fmt.Fprintln(stderr, "no question waits")
-		}
-		return failure(stderr, err)
-	case verb == "watch" && len(args) == 0:
-		return failure(stderr, a.watch(ctx, stdout))
-	case verb == "deny" && len(args) > 0:
-		ans.Reason = strings.Join(args[1:], " ")
-	case verb == "allow" && (len(args) == 1 || len(args) == 3 && args[1] == "--for"):
-		ans.Allow = true
-		if len(args) == 3 {
-			scope, ok := tools.ParseScope(args[2])
-			if !ok {
-				fmt.Fprintf(stderr, "picket: %q is none of once, task, session, 24h, always\n", args[2])
-				return 2
+	switch verb := args[0]; {
+	case verb == "list" && len(args) == 1:
+		return func(ctx context.Context, a *Approvals, stdout, stderr io.Writer) error {
+			open, _, err := a.List(ctx)
+			for _, q := range open {
+				printQuestion(stdout, q)
 			}
-			ans.Scope = scope
+			return err
+		}, true, nil
+	case verb == "watch" && len(args) == 1:
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error { return a.watch(ctx, stdout) }, false, nil
+	case verb == "deny" && len(args) > 1:
+		ans.Reason = strings.Join(args[2:], " ")
+	case verb == "allow" && (len(args) == 2 || len(args) == 4 && args[2] == "--for"):
+		if ans.Allow = true; len(args) == 4 {
+			var ok bool
+			if ans.Scope, ok = tools.ParseScope(args[3]); !ok {
+				return nil, false, fmt.Errorf("%q is none of once, task, session, 24h, always", args[3])
+			}
 		}
 	default:
-		fmt.Fprintln(stderr, "usage: picket approvals [list | watch | allow ID [--for once|task|session|24h|always] | deny ID [REASON…]]")
-		return 2
+		return nil, false, errors.New("approvals takes list, watch, allow ID [--for once|task|session|24h|always] or deny ID [REASON…]")
 	}
-	return failure(stderr, a.Answer(ctx, args[0], "", ans))
-}
-
-// failure prints an error and returns the exit code.
-func failure(stderr io.Writer, err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errAudit):
-		fmt.Fprintf(stderr, "picket: %s\n", printable(err.Error()))
-		return 4
-	}
-	fmt.Fprintf(stderr, "picket: %s\n", printable(err.Error()))
-	return 1
+	return func(ctx context.Context, a *Approvals, _, _ io.Writer) error { return a.Answer(ctx, args[1], "", ans) }, false, nil
 }
 
 func printQuestion(w io.Writer, q Question) {
@@ -416,35 +401,32 @@ func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// cmdGrants is "picket grants".
-func cmdGrants(ctx context.Context, a *Approvals, args []string, stdout, stderr io.Writer) int {
-	var err error
-	n := 0
+// parseGrants does the same for "picket grants".
+func parseGrants(args []string) (do approvalsAction, list bool, err error) {
+	key := ""
 	switch {
 	case len(args) == 0 || len(args) == 1 && args[0] == "list":
-		var grants []Grant
-		_, grants, err = a.List(ctx)
-		printGrants(stdout, grants)
-		if why := a.Trouble(); why != "" && err == nil {
-			err = fmt.Errorf("none of them holds: %s", why)
-		}
-		return failure(stderr, err)
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+			_, grants, err := a.List(ctx)
+			for _, g := range grants {
+				fmt.Fprintf(stdout, "%s  given %s\n", printable(effect(g.Scope, []Grant{g})), g.Given.Local().Format(time.DateTime))
+			}
+			if why := a.Trouble(); why != "" && err == nil {
+				err = fmt.Errorf("none of them holds: %s", why)
+			}
+			return err
+		}, true, nil
 	case len(args) == 2 && args[0] == "revoke" && args[1] != "":
-		n, err = a.Revoke(ctx, args[1])
+		key = args[1]
 	case len(args) == 1 && args[0] == "clear":
-		n, err = a.Revoke(ctx, "")
 	default:
-		fmt.Fprintln(stderr, "usage: picket grants [list | revoke KEY | clear]")
-		return 2
+		return nil, false, errors.New("grants takes list, revoke KEY or clear")
 	}
-	if err == nil {
-		fmt.Fprintf(stderr, "%d revoked\n", n)
-	}
-	return failure(stderr, err)
-}
-
-func printGrants(w io.Writer, grants []Grant) {
-	for _, g := range grants {
-		fmt.Fprintf(w, "%s  given %s\n", printable(effect(g.Scope, []Grant{g})), g.Given.Local().Format(time.DateTime))
-	}
+	return func(ctx context.Context, a *Approvals, _, stderr io.Writer) error {
+		n, err := a.Revoke(ctx, key)
+		if err == nil {
+			fmt.Fprintf(stderr, "%d revoked\n", n)
+		}
+		return err
+	}, false, nil
 }
