@@ -105,7 +105,7 @@ func TestCardTooLongOffersOnce(t *testing.T) {
 	if len(card.Offered) < 2 {
 		t.Fatalf("%d lines are too long", len(card.Lines))
 	}
-	line := encodeRecord(nil, Record{Body: questionRecord{Reasons: card.Lines}})
+	line := encodeRecords(Record{Body: questionRecord{Reasons: card.Lines}})
 	var back questionRecord
 	if err := json.Unmarshal(append([]byte("{"), line...), &back); err != nil || !slices.Equal(back.Reasons, card.Lines) {
 		t.Errorf("%d lines became %d: %v", len(card.Lines), len(back.Reasons), err)

@@ -162,9 +162,7 @@ func (k *fileLock) Lock(ctx context.Context) error {
 
 // TryLock takes both locks if they are free; else the error is errLockWait.
 func (k *fileLock) TryLock() error {
-	select {
-	case k.sem <- struct{}{}:
-	default:
+	if !k.mu.TryLock() {
 		return errLockWait
 	}
 	ok, err := tryLockFile(k.f)
@@ -172,7 +170,7 @@ func (k *fileLock) TryLock() error {
 		err = errLockWait
 	}
 	if err != nil {
-		k.leave()
+		k.mu.Unlock()
 	}
 	return err
 }
