@@ -632,6 +632,9 @@ func TestModesAreChecked(t *testing.T) {
 		if _, err := openAudit(dir); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("mode %o: %v; want %q", tt.mode, err, tt.want)
 		}
+		if aside, err := restartLogs(context.Background(), dir); err == nil || aside != nil {
+			t.Errorf("mode %o: a restart set aside %q", tt.mode, aside)
+		}
 		os.Chmod(tt.path, fi.Mode().Perm())
 	}
 	path := filepath.Join(dir, auditName)

@@ -97,7 +97,7 @@ func readState(f io.ReaderAt) (auditState, error) {
 		}
 	}
 	if !found {
-		return best, fmt.Errorf("%s holds no whole state", stateName)
+		return best, fmt.Errorf("%s holds no whole state; %w", stateName, errDamaged)
 	}
 	return best, nil
 }
@@ -315,8 +315,11 @@ func (l *Log) attach() error {
 			st, err = l.openState()
 		}
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is gone; %w", stateName, errDamaged)
+	}
 	if err != nil {
-		return fmt.Errorf("%w; %w", err, errDamaged)
+		return err
 	}
 	known := st.Head.mark()
 	if l.logID == st.Log && l.last.seq > known.seq {

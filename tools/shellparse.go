@@ -177,8 +177,8 @@ func (p *shellParser) survey() {
 			ascii = false
 		}
 	}
-	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/16))
-	p.arena = make([]Word, 0, min(separators+blanks+wordChunk/16, wordChunk))
+	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/24))
+	p.arena = make([]Word, 0, min(separators+blanks, wordChunk))
 	if ascii {
 		return
 	}
@@ -692,7 +692,7 @@ func (p *shellParser) room() ([]Word, bool) {
 		return nil, false
 	}
 	p.busy = true
-	if n := len(p.arena); cap(p.arena)-n < wordChunk/16 {
+	if len(p.arena) == cap(p.arena) {
 		p.arena = make([]Word, 0, wordChunk) // what the old one holds stays there
 	}
 	return p.arena[len(p.arena):], true
@@ -702,9 +702,8 @@ func (p *shellParser) room() ([]Word, bool) {
 func (p *shellParser) keep(words []Word, own bool) []Word {
 	if own {
 		p.busy = false
-		if n := len(p.arena) + len(words); n <= cap(p.arena) {
-			p.arena = p.arena[:n]
-		}
+		// If they outgrew it, append has moved them out of the arena.
+		p.arena = p.arena[:min(len(p.arena)+len(words), cap(p.arena))]
 	}
 	return words[:len(words):len(words)]
 }

@@ -631,7 +631,7 @@ func FuzzParseShell(f *testing.F) {
 
 func TestShellGeneratedLines(t *testing.T) {
 	g := lineGenerator{r: rand.New(rand.NewPCG(11, 7))}
-	for range 20000 {
+	for range 6000 {
 		checkScript(t, g.line())
 	}
 }
@@ -639,7 +639,7 @@ func TestShellGeneratedLines(t *testing.T) {
 // TestShellSize feeds lines on which a parser that backtracks, or that copies
 // what encloses a command, would need far more time and memory than others.
 func TestShellSize(t *testing.T) {
-	const n = 200000
+	const n = 100000
 	for _, line := range []string{
 		"{ " + strings.Repeat("a;", n/2) + "} " + strings.Repeat("<b", n/2),
 		strings.Repeat("{ ", 30) + strings.Repeat("a <b;", n/5) + strings.Repeat("} <c <d <e;", 30),
