@@ -174,7 +174,7 @@ func (a *app) data(ctx context.Context) error {
 		return err
 	}
 	a.closers = append(a.closers, a.approvals.Close)
-	return nil
+	return a.approvals.Sweep(ctx)
 }
 
 // open makes everything that a task needs.
