@@ -22,12 +22,19 @@ func opaqueBuiltin(words []Word, redirected bool) string {
 		for len(args) > 0 && (args[0].Text == "-p" || args[0].Text == "--") {
 			args = args[1:]
 		}
-		if len(args) > 0 && args[0].Const && args[0].Text != "-v" && args[0].Text != "-V" {
+		switch {
+		case len(args) == 0 || args[0].Text == "-v" || args[0].Text == "-V":
+		case !args[0].Const || args[0].Text != "" && args[0].Text[0] == '-':
+			return notConstant
+		default:
 			return opaqueBuiltin(args, redirected)
 		}
 	case "exec":
-		if redirected {
-			return "exec with a redirection"
+		if redirected || len(args) > 0 && strings.HasPrefix(args[0].Text, "-") {
+			return "exec with a redirection or options"
+		}
+		if len(args) > 0 && !args[0].Const {
+			return notConstant
 		}
 	case "set":
 		if !plainSet(args) {
@@ -61,10 +68,14 @@ func opaqueBuiltin(words []Word, redirected bool) string {
 			}
 		}
 	case "time":
-		return opaqueTime(args)
+		if words[0].Raw == "time" {
+			return opaqueTime(args)
+		}
 	}
 	return ""
 }
+
+const notConstant = "the program's name is not constant"
 
 // opaqueTime looks at the words after time, which is a reserved word in bash.
 func opaqueTime(args []Word) string {
@@ -72,7 +83,7 @@ func opaqueTime(args []Word) string {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return "time"
+		return ""
 	}
 	w := args[0]
 	i := 0

@@ -93,6 +93,9 @@ func ParseShell(line string) Script {
 	if len(line) > maxShellLine {
 		p.note("longer than 8 KiB")
 	}
+	if line != "" && (line[0] == '-' || line[0] == '+') {
+		p.note("the shell takes it for an option") // what "sh -c" is given next
+	}
 	p.checkBytes()
 	p.list()
 	if p.pos < len(p.src) {
@@ -121,6 +124,7 @@ type shellParser struct {
 	subst, maybe, repeats bool
 	pending               []hereDoc
 	pendBase              int // pending entries before it belong to commands around a substitution
+	heres, compounds      int // here-documents and compound commands so far
 	words                 []Word
 	arena                 []Word // where finished commands keep their words
 	redirs                []Redir
@@ -129,15 +133,6 @@ type shellParser struct {
 	arith                 []string // variables whose value is evaluated as arithmetic
 	wordSpace             [12]Word
 	bufSpace              [128]byte
-}
-
-// A hereDoc is a here-document whose body is still to come.
-type hereDoc struct {
-	body                  *Word
-	delim                 string
-	quoted, tabs          bool
-	scope                 int
-	subst, maybe, repeats bool
 }
 
 // note makes the script opaque; reading goes on, for the sake of warnings.
@@ -492,6 +487,7 @@ func (p *shellParser) command() {
 	default:
 		p.stop("does not parse as shell")
 	}
+	p.compounds++
 	p.maybe, p.repeats = maybe, repeats
 	p.trailing(first)
 }
@@ -686,7 +682,7 @@ func (p *shellParser) simple() {
 	}
 	switch {
 	case len(s.Words) > 0 && !s.Words[0].Const:
-		p.note("the program's name is not constant")
+		p.note(notConstant)
 	case len(s.Words) > 0:
 		if why := opaqueBuiltin(s.Words, len(s.Redirs) > 0); why != "" {
 			p.note(why)
@@ -730,91 +726,17 @@ func (p *shellParser) assign() bool {
 		p.stop("bash's assignment to an array, or +=")
 		return true
 	case p.continued():
-		rest := strings.TrimLeft(p.src[p.pos:], "\\\n")
-		if rest != "" && byteClass[rest[0]] != byteEnd {
+		for p.continued() || isNameByte(p.at(), false) {
+			p.pos++
+			if p.at() == '\n' {
+				p.pos++
+			}
+		}
+		if c := p.at(); c == '=' || c == '[' || c == '+' {
 			p.stop("line continuation in a name")
 			return true
 		}
 	}
 	p.pos = start
 	return false
-}
-
-// redir reads one redirection, if there is one.
-func (p *shellParser) redir() bool {
-	r := Redir{Fd: -1}
-	if isDigit(p.at()) && (p.ahead(1) == '<' || p.ahead(1) == '>') {
-		r.Fd = int(p.at() - '0')
-		p.pos++
-	}
-	if p.at() != '<' && p.at() != '>' {
-		return false
-	}
-	start := p.pos
-	two, three := p.ahead(1), p.ahead(2)
-	switch c := p.at(); {
-	case two == '(':
-		p.stop("bash's process substitution")
-		return true
-	case c == '<' && two == '<' && three == '<':
-		p.note("bash's <<<")
-		p.pos += 3
-	case c == '<' && two == '<' && three == '-':
-		p.pos += 3
-	case two == '&', c == '<' && (two == '<' || two == '>'), c == '>' && (two == '>' || two == '|'):
-		p.pos += 2
-	default:
-		p.pos++
-	}
-	r.Op = p.src[start:p.pos]
-	if r.Fd < 0 && r.Op[0] == '>' {
-		r.Fd = 1
-	}
-	r.Fd = max(r.Fd, 0)
-	if p.continued() {
-		p.stop("line continuation in an operator")
-	}
-	p.blanks()
-	target, ok := p.word(false)
-	if !ok {
-		p.stop("does not parse as shell")
-	}
-	r.Target = target
-	switch r.Op {
-	case "<<", "<<-":
-		r.Body = &Word{}
-		p.hereDelimiter(r)
-	case ">&", "<&":
-		if t := target.Raw; t != "-" && !(len(t) == 1 && isDigit(t[0])) {
-			p.note(r.Op + " and not a descriptor")
-		}
-	}
-	if p.at() == '(' || p.descriptor(target) {
-		p.stop("does not parse as shell")
-	}
-	p.redirs = append(p.redirs, r)
-	return true
-}
-
-// descriptor reports whether a shell may take w, just read, for the descriptor of
-// the redirection that touches it: bash takes {name} and any number.
-func (p *shellParser) descriptor(w Word) bool {
-	if c := p.at(); c != '<' && c != '>' || w.Raw == "" {
-		return false
-	}
-	return w.Raw[0] == '{' || isNumber(strings.ReplaceAll(w.Raw, "\\\n", ""))
-}
-
-func (p *shellParser) hereDelimiter(r Redir) {
-	for i := 0; i < len(r.Target.Text); i++ {
-		if c := r.Target.Text[i]; !isNameByte(c, false) && strings.IndexByte("-+.,:%@/=!", c) < 0 {
-			r.Target.Const = false
-		}
-	}
-	if !r.Target.Const || r.Target.Text == "" || strings.Contains(r.Target.Raw, "\n") {
-		p.stop("here-document with an unusual delimiter")
-		return
-	}
-	p.pending = append(p.pending, hereDoc{r.Body, r.Target.Text, strings.ContainsAny(r.Target.Raw, `'"\`), r.Op == "<<-",
-		p.scope, p.subst, p.maybe, p.repeats})
 }

@@ -305,10 +305,15 @@ func (p *shellParser) substitution() {
 	if p.continued() {
 		p.stop("line continuation in an operator")
 	}
-	base, subst := p.pendBase, p.subst
-	outer := p.scope
+	base, subst, outer := p.pendBase, p.subst, p.scope
+	heres, compounds, first := p.heres, p.compounds, len(p.out.Commands)
 	p.scope, p.subst, p.pendBase = p.newScope(outer), true, len(p.pending)
 	p.list()
+	if p.heres > heres && (p.heres > heres+1 || p.compounds > compounds || len(p.out.Commands) > first+1) {
+		// bash 5.2 runs the commands as it prints them, and where a
+		// here-document stands among others it leaves out separators.
+		p.note("a here-document among the commands of a substitution")
+	}
 	if p.at() != ')' {
 		p.stop("substitution without end")
 	} else {
@@ -346,7 +351,9 @@ func (p *shellParser) backquote(s *wordState, q quoting) {
 		p.stop("backquote without end")
 		return
 	}
-	p.lines(p.src[start:i])
+	if p.lines(p.src[start:i]); p.dead {
+		return
+	}
 	if p.back == 0 {
 		p.tick = p.pos
 	}
@@ -413,6 +420,9 @@ func (p *shellParser) arithmetic() {
 			}
 		case c == '=' && p.ahead(1) == '=':
 			p.pos++
+		case (c == '<' || c == '>') && p.ahead(1) == '(':
+			p.stop("bash's process substitution")
+			return
 		case (c == '<' || c == '>' || c == '!') && p.ahead(1) == '=':
 			p.pos++
 		case (c == '<' || c == '>') && p.ahead(1) == c && p.ahead(2) != '=':
@@ -426,6 +436,95 @@ func (p *shellParser) arithmetic() {
 			return
 		}
 	}
+}
+
+// redir reads one redirection, if there is one.
+func (p *shellParser) redir() bool {
+	r := Redir{Fd: -1}
+	if isDigit(p.at()) && (p.ahead(1) == '<' || p.ahead(1) == '>') {
+		r.Fd = int(p.at() - '0')
+		p.pos++
+	}
+	if p.at() != '<' && p.at() != '>' {
+		return false
+	}
+	start := p.pos
+	two, three := p.ahead(1), p.ahead(2)
+	switch c := p.at(); {
+	case two == '(':
+		p.stop("bash's process substitution")
+		return true
+	case c == '<' && two == '<' && three == '<':
+		p.note("bash's <<<")
+		p.pos += 3
+	case c == '<' && two == '<' && three == '-':
+		p.pos += 3
+	case two == '&', c == '<' && (two == '<' || two == '>'), c == '>' && (two == '>' || two == '|'):
+		p.pos += 2
+	default:
+		p.pos++
+	}
+	r.Op = p.src[start:p.pos]
+	if r.Fd < 0 && r.Op[0] == '>' {
+		r.Fd = 1
+	}
+	r.Fd = max(r.Fd, 0)
+	if p.continued() {
+		p.stop("line continuation in an operator")
+	}
+	p.blanks()
+	target, ok := p.word(false)
+	if !ok {
+		p.stop("does not parse as shell")
+	}
+	r.Target = target
+	switch r.Op {
+	case "<<", "<<-":
+		r.Body = &Word{}
+		p.hereDelimiter(r)
+	case ">&", "<&":
+		if t := target.Raw; t != "-" && !(len(t) == 1 && isDigit(t[0])) {
+			p.note(r.Op + " and not a descriptor")
+		}
+	}
+	if p.at() == '(' || p.descriptor(target) {
+		p.stop("does not parse as shell")
+	}
+	p.redirs = append(p.redirs, r)
+	return true
+}
+
+// descriptor reports whether a shell may take w, just read, for the descriptor of
+// the redirection that touches it: bash takes {name} and any number.
+func (p *shellParser) descriptor(w Word) bool {
+	if c := p.at(); c != '<' && c != '>' || w.Raw == "" {
+		return false
+	}
+	return w.Raw[0] == '{' || isNumber(strings.ReplaceAll(w.Raw, "\\\n", ""))
+}
+
+// A hereDoc is a here-document whose body is still to come.
+type hereDoc struct {
+	body                  *Word
+	delim                 string
+	quoted, tabs          bool
+	scope                 int
+	subst, maybe, repeats bool
+}
+
+func (p *shellParser) hereDelimiter(r Redir) {
+	for i := 0; i < len(r.Target.Text); i++ {
+		if c := r.Target.Text[i]; !isNameByte(c, false) && strings.IndexByte("-+.,:%@/=!", c) < 0 {
+			r.Target.Const = false
+		}
+	}
+	if !r.Target.Const || r.Target.Text == "" || strings.Contains(r.Target.Raw, "\n") {
+		p.stop("here-document with an unusual delimiter")
+		return
+	}
+	p.heres++
+	p.pending = append(p.pending, hereDoc{r.Body, r.Target.Text, strings.ContainsAny(r.Target.Raw, `'"\`), r.Op == "<<-",
+		p.scope, p.subst, p.maybe, p.repeats})
 }
 
 // hereBody reads the body of a here-document, which starts at pos.
