@@ -155,6 +155,11 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			}
 		}
 	}
+	for _, name := range a.touched {
+		if f, known := facts.Paths[name]; known && f.Place == Protected && !kernelPath(f.Resolved) {
+			j.Refuse = fmt.Sprintf("%q belongs to picket", name)
+		}
+	}
 	if a.loose != "" && !facts.Boxed && j.NotCovered == "" {
 		j.NotCovered = a.loose // the sandbox would hold it inside the writable folders
 	}
@@ -209,14 +214,14 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 			return // nothing that a call can change
 		}
 		j.Bound = append(j.Bound, fmt.Sprintf("program %s %s", p, f.Digest))
+		if c.download {
+			j.warn("runs a file in a line that also downloads: " + c.word)
+		}
 		if c.script {
 			return // its interpreter has the target
 		}
 		t.Key = "shell:" + p
 		limit("the program file can be changed by what runs here")
-		if c.download {
-			j.warn(fmt.Sprintf("runs a file in a line that also downloads: %s", c.word))
-		}
 	case c.through || c.script:
 		return
 	case qualified:

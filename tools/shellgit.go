@@ -29,7 +29,7 @@ const (
 var gitCommands = []struct{ names, flags, opts string }{
 	{"status", "", "sbvz u? --short --branch --porcelain? --long --verbose --untracked-files? --ignored? --show-stash --no-renames --find-renames? --ahead-behind --no-ahead-behind --column? --no-column --ignore-submodules?"},
 	{"diff diff-tree diff-index diff-files range-diff", "", gitDiff + "rmcv --root --no-commit-id --stdin --cc --no-dual-color --creation-factor: --base --ours --theirs"},
-	{"log show rev-list whatchanged", "", gitLog + "--follow"},
+	{"log show rev-list", "", gitLog + "--follow"},
 	{"shortlog", "", "nsec w? --numbered --summary --email --no-merges --all --since: --until: --author: --group: --format: --committer --first-parent"},
 	{"blame annotate", "", "wlesfnptcb L: C? M? S: --since: --date: --porcelain --line-porcelain --show-email --show-name --show-number --root --incremental --abbrev? --ignore-rev: --ignore-revs-file: --first-parent --color-lines --color-by-age --reverse"},
 	{"grep", "", "#ivnlLcwhHoFGEPpWzraIq A: B: C: e: f: m: --line-number --ignore-case --files-with-matches --files-without-match --name-only --count --word-regexp --cached --untracked --no-index --and --or --not --all-match --heading --break --show-function --function-context --fixed-strings --extended-regexp --perl-regexp --basic-regexp --max-depth: --max-count: --only-matching --column --color? --no-color --recurse-submodules --text --exclude-standard --no-exclude-standard --full-name --invert-match --quiet --threads: --null --context: --after-context: --before-context: O! --open-files-in-pager! --textconv!"},
@@ -37,8 +37,8 @@ var gitCommands = []struct{ names, flags, opts string }{
 	{"ls-tree", "", "drtlz --name-only --name-status --full-name --full-tree --long --abbrev? --format: --object-only"},
 	{"cat-file", "", "tsep --batch? --batch-check? --batch-all-objects --unordered --buffer --filters! --textconv!"},
 	{"rev-parse", "", "q --short? --abbrev-ref? --verify --show-toplevel --git-dir --absolute-git-dir --git-common-dir --git-path --show-prefix --show-cdup --show-superproject-working-tree --is-inside-work-tree --is-inside-git-dir --is-bare-repository --is-shallow-repository --symbolic --symbolic-full-name --quiet --all --branches? --tags? --remotes? --revs-only --no-revs --flags --no-flags --sq --default: --not --disambiguate: --show-object-format"},
-	{"merge-base name-rev show-ref show-branch cherry for-each-ref check-ignore check-attr count-objects var version verify-commit verify-tag ls-remote describe check-ref-format merge-tree patch-id stripspace fsck diff-pairs", "",
-		"avqnzshtldH o: --all --is-ancestor --octopus --independent --fork-point --tags --heads --branches --refs --always --name-only --verify --hash? --format: --sort: --count: --merged? --no-merged? --contains? --no-contains? --points-at: --ignore-case --verbose --non-matching --no-index --stdin --cached --human-readable --quiet --symref --get-url --exit-code --long --dirty? --broken? --abbrev: --match: --exclude: --exact-match --candidates: --first-parent --full --strict --unreachable --lost-found --no-reflogs --no-dangling --progress --connectivity-only --branch --normalize --upload-pack! --exec! --shell! --tcl! --perl! --python!"},
+	{"merge-base name-rev show-ref show-branch cherry for-each-ref check-ignore check-attr count-objects var version verify-commit verify-tag ls-remote describe check-ref-format merge-tree patch-id stripspace fsck", "",
+		"avqnzshtldH o: --all --is-ancestor --octopus --independent --fork-point --tags --heads --branches --refs --always --name-only --verify --hash? --format: --sort: --count: --merged? --no-merged? --contains? --no-contains? --points-at: --ignore-case --verbose --non-matching --no-index --stdin --cached --human-readable --quiet --symref --get-url --exit-code --long --dirty? --broken? --abbrev: --match: --exclude: --exact-match --candidates: --first-parent --full --strict --unreachable --lost-found --no-reflogs --no-dangling --progress --connectivity-only --branch --normalize --upload-pack! --exec!"},
 	{"add stage", "w", "AunvfpieN --all --update --dry-run --verbose --force --patch --interactive --intent-to-add --refresh --ignore-errors --no-all --chmod: --renormalize --pathspec-from-file: --sparse"},
 	{"rm", "w", "rfnq --cached --force --dry-run --quiet --ignore-unmatch --sparse"},
 	{"mv", "w", "fknv --force --dry-run --verbose"},
@@ -75,7 +75,7 @@ var gitCommands = []struct{ names, flags, opts string }{
 }
 
 // gitGlobal are the options before the sub-command.
-const gitGlobal = "+ Ph C: c= p! --no-pager --no-replace-objects --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs --no-advice --version --help --html-path " +
+const gitGlobal = "+ Ph C= c= p! --no-pager --no-replace-objects --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs --no-advice --version --help --html-path " +
 	"--man-path --git-dir! --work-tree! --namespace! --bare! --paginate! --exec-path! --config-env! --super-prefix! --list-cmds: --attr-source:"
 
 // gitPlainSettings are the keys that -c may set without a program being named.
@@ -93,7 +93,7 @@ func gitPlainSetting(kv Word) bool {
 		return true
 	}
 	section, _, _ := strings.Cut(key, ".")
-	return strings.Contains(gitPlainSettings, " "+key+" ") || strings.Contains(gitPlainSettings, " "+section+". ")
+	return listed(gitPlainSettings, key) || listed(gitPlainSettings, section+".")
 }
 
 func readGit(a *analysis, c *command, o *options) {
@@ -104,6 +104,9 @@ func readGit(a *analysis, c *command, o *options) {
 	config := false // -c with settings that name no program
 	exec := g.bad != "" || g.unknown != "" || g.loose
 	for _, s := range g.seen {
+		if s.name == "-C" {
+			continue
+		}
 		if config = true; !gitPlainSetting(s.val) {
 			exec = true
 			g.bad = "-c"
@@ -114,7 +117,7 @@ func readGit(a *analysis, c *command, o *options) {
 	}
 	sub := g.firm()
 	at := slices.IndexFunc(gitCommands, func(e struct{ names, flags, opts string }) bool {
-		return sub != "" && strings.Contains(" "+e.names+" ", " "+sub+" ")
+		return sub != "" && listed(" "+e.names+" ", sub)
 	})
 	if at < 0 {
 		c.limit("its sub-command is not known: it may be an alias or another program")
@@ -133,7 +136,8 @@ func readGit(a *analysis, c *command, o *options) {
 		c.limit("this form of it can run something else or write elsewhere")
 	}
 	if strings.Contains(flags, "n") {
-		a.network, a.downloads = true, true
+		a.network = true
+		a.downloads = a.downloads || sub == "clone" || sub == "submodule"
 	}
 	if strings.Contains(flags, "c") {
 		a.warn("changes the repository's configuration")
@@ -141,17 +145,18 @@ func readGit(a *analysis, c *command, o *options) {
 	}
 	a.gitWrite = a.gitWrite || strings.Contains(flags, "w")
 	a.notGit = a.notGit || exec
-	base := *c.cwd
-	for _, v := range c.words[1:] { // paths are relative to -C
-		if v.Const && v.Text == "-C" && len(g.operands) < len(c.words)-1 {
-			base.at = []folder{{any: true}}
-		}
-		if v.Const && v.Text == sub {
-			break
-		}
+	if slices.ContainsFunc(g.seen, func(o option) bool { return o.name == "-C" }) {
+		c.cwd = &cwd{[]folder{{any: true}}} // paths are relative to it
 	}
-	c.cwd = &base
 	o.seen, o.operands = s.seen, nil
+	made := map[string]int{"clone": 1, "init": 0, "worktree add": 1, "bundle create": 1}
+	n, ok := made[sub]
+	if !ok {
+		n, ok = made[sub+" "+s.firm()]
+	}
+	if ok && len(s.operands) > n {
+		a.writeWord(s.operands[n], c.cwd)
+	}
 }
 
 // gitEffects says what a sub-command does beside what its flags in the table say.
@@ -164,7 +169,7 @@ func gitEffects(a *analysis, sub string, s *options) string {
 			s.bad = "::"
 		}
 	}
-	is := func(list string) bool { return first != "" && strings.Contains(" "+list+" ", " "+first+" ") }
+	is := func(list string) bool { return first != "" && listed(" "+list+" ", first) }
 	switch sub {
 	case "ls-remote":
 		return "n"

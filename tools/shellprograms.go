@@ -121,7 +121,6 @@ func programTable() []programEntry {
 		{"diff3 sdiff", program{opts: "aAeEixXmTlsbBWdtw L: I: o> w: --strip-trailing-cr --text --merge --suppress-common-lines --width: --diff-program!", strict: true}},
 		{"openssl", program{opts: "-in: -out> -hex -base64 -binary -sha1 -sha224 -sha256 -sha384 -sha512 -md5 -noout -text -subject -issuer -dates -enddate -startdate -fingerprint -serial -modulus -pubkey -pubin -pubout -inform: -outform: -e -d -a -A -aes-256-cbc -pbkdf2 -iter: -salt -k: -pass: -passin: -passout: -x509 -new -newkey: -nodes -keyout> -days: -subj: -key: -req -CA: -CAkey: -CAcreateserial -connect: -servername: -showcerts -verify: -signature: -sign: -r -rand: -engine! -provider! -provider-path! -config! -conf!", strict: true, net: " s_client s_server s_time ocsp "}},
 		{"install ginstall", program{opts: "bcCdDpsTvZ g: m: o: t> S: --directory --mode: --owner: --group: --target-directory> --backup? --suffix: --compare --preserve-timestamps --no-target-directory --verbose --strip --strip-program!", strict: true, writes: 'l'}},
-		{"gofmt goimports gofumpt clang-format black ruff prettier rustfmt isort yapf autopep8", program{}},
 
 		// Programs that write what they name.
 		{"cp gcp ln gln", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
@@ -131,9 +130,10 @@ func programTable() []programEntry {
 		{"touch mkdir mkfifo truncate", program{opts: "acmhpvZo d: r: t: s: m: --parents --verbose --mode: --date: --reference: --size: --no-create --time:", writes: 'a'}},
 		{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
 		{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLP R^ h --recursive^ --changes --quiet --silent --verbose --reference: --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
+		{"unzip", program{opts: "aClLjnoptuvqZ d> x: P: O: I:"}},
 		{"dd gdd", program{read: readDD}},
 		{"uniq xxd", program{opts: "#cdDiuzpbErapC f: s: w: l: o: g: c: --count --repeated --unique --ignore-case --skip-fields: --skip-chars: --check-chars: --all-repeated? --group? --zero-terminated", writes: '2'}},
-		{"shuf jq yq unzip gunzip gzip bzip2 xz zstd 7z 7za base64 iconv", program{opts: "#e n: o> d^ --output>", writes: 0}},
+		{"shuf", program{opts: "#e n: o> i: r z --output> --input-range: --head-count: --random-source: --repeat"}},
 
 		// The network, and what every use of must be seen.
 		{"ping ping6 dig nslookup host whois traceroute traceroute6 tracepath mtr arping ftp tftp aws gcloud gsutil az doctl fly flyctl vercel netlify wrangler s3cmd http https xh httpie aria2c axel youtube-dl yt-dlp speedtest iperf iperf3 rdate ntpdate ssh-copy-id ssh-keyscan rcp rlogin finger grpcurl hey ab wrk siege", program{net: "*"}},
@@ -179,7 +179,8 @@ func lookupProgram(name string) *program {
 	if p := m[strings.TrimRight(name, "0123456789.-")]; p != nil {
 		return p
 	}
-	name = strings.TrimSuffix(name, ".exe")
+	// Some file systems take names without regard to case.
+	name = strings.TrimSuffix(strings.ToLower(name), ".exe")
 	if strings.HasPrefix(name, "mkfs.") {
 		return m["mkfs"]
 	}
@@ -404,8 +405,8 @@ func (o *options) note(name string, mark byte, val Word) {
 	}
 }
 
-// hasScheme reports whether a word holds "scheme://".
-func hasScheme(s string) bool {
+// namesURL reports whether a word holds "scheme://".
+func namesURL(s string) bool {
 	for {
 		i := strings.Index(s, "://")
 		if i < 0 {
@@ -431,7 +432,10 @@ func (a *analysis) command(c command) {
 		if argv[i] = w.Raw; w.Const {
 			argv[i] = w.Text
 		}
-		a.network = a.network || hasScheme(argv[i])
+		a.network = a.network || namesURL(argv[i])
+		if i > 0 && w.Const && (rooted(w.Text) || strings.HasPrefix(w.Text, "../")) {
+			a.touch(w.Text, c.cwd)
+		}
 	}
 	a.argv = append(a.argv, argv)
 	if !c.words[0].Const || argv[0] == "" {
@@ -462,8 +466,9 @@ func (a *analysis) command(c command) {
 	if p.opaque != "" {
 		a.setOpaque(base + ": " + p.opaque)
 	}
-	if first := o.firm(); p.net == "*" || p.net != "" && first != "" && strings.Contains(p.net, " "+first+" ") {
-		a.network, a.downloads = true, true
+	if first := o.firm(); p.net == "*" || first != "" && listed(p.net, first) {
+		a.network = true
+		a.downloads = a.downloads || listed(" curl wget wget2 aria2c axel http https xh scp rcp ftp sftp lftp nc ncat", base)
 	}
 	if p.wrap > 0 {
 		a.unwrap(p, o, &c)
@@ -476,18 +481,31 @@ func (a *analysis) command(c command) {
 	}
 	if p.code != "" {
 		c.limit(p.code)
-	} else if p.strict && (o.bad != "" || o.unknown != "" || o.loose) {
+	} else if p.strict && (o.bad != "" || o.unknown != "" || o.loose || slices.ContainsFunc(o.operands, plusWord)) {
 		c.limit("this form of it can run something else or write elsewhere")
 	}
 	a.operandWrites(p, o, &c)
 	for _, words := range o.inner {
 		a.run(words, &c)
 	}
-	if !c.call.through && base != "git" && (c.call.widest < Always || !strings.Contains(plainTools, " "+base+" ")) {
+	if !c.call.through && base != "git" && (c.call.widest < Always || !listed(plainTools, base)) {
 		a.notGit = true
 	}
 	a.place(&c)
 }
+
+// touch notes a path outside the folder at hand that the line names.
+func (a *analysis) touch(p string, at *cwd) {
+	for _, f := range at.at {
+		if use := (PathUse{Name: joinPath(f.dir, p)}); !f.any && len(a.paths) < 100 && !slices.Contains(a.paths, use) {
+			a.paths = append(a.paths, use)
+			a.touched = append(a.touched, use.Name)
+		}
+	}
+}
+
+// plusWord is an operand that some programs take for a command of theirs.
+func plusWord(w Word) bool { return strings.HasPrefix(w.Text+w.Prefix, "+") }
 
 // plainTools are programs beside git that leave a repository's own files alone
 // when their operands do.
@@ -590,6 +608,18 @@ func (a *analysis) operandWrites(p *program, o *options, c *command) {
 	for _, w := range list {
 		if remote := w.Const && p.net == "*" && strings.Contains(w.Text, ":"); !remote {
 			a.writeWord(w, c.cwd)
+		}
+	}
+	if p.writes != 'l' && p.writes != 'a' || len(o.operands) < 2 || len(list) == 0 {
+		return
+	}
+	dest := list[len(list)-1]
+	for _, w := range o.operands[:len(o.operands)-1] { // into a folder, under its own name
+		if why := writeWarning(path.Join(dest.Text, path.Base(w.Text))); why != "" && w.Const && dest.Const {
+			a.warn(why + ": " + path.Join(dest.Text, path.Base(w.Text)))
+		}
+		if base := path.Base(c.call.word); (base == "ln" || base == "gln") && (!w.Const || rooted(w.Text) || strings.HasPrefix(w.Text, "..")) && a.loose == "" {
+			a.loose = "it makes a link that can lead outside"
 		}
 	}
 }

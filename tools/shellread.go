@@ -448,8 +448,13 @@ func plainSed(s string) (plain, runs bool) {
 			for i < len(s) && strings.IndexByte(" 0123456789", s[i]) >= 0 {
 				i++
 			}
-		case ':', 'b', 't', 'T':
-			next(";\n}")
+		case ':', 'b', 't', 'T': // a blank may end the label, and a command follow
+			for i < len(s) && s[i] == ' ' {
+				i++
+			}
+			for i < len(s) && isNameByte(s[i], false) {
+				i++
+			}
 		case '#':
 			next("\n")
 		case 'a', 'i', 'c':
@@ -484,10 +489,10 @@ func plainSed(s string) (plain, runs bool) {
 }
 
 // tarOptions are those of GNU tar; a first word without a dash is a cluster.
-const tarOptions = "ctxruAdzjJvkpmhwWlaOPSUZBGio0 f> C= b: L: N: K: V: X: H: I! F! T! g> --create --extract --get --list --append --update --diff --file> --directory= --gzip " +
+const tarOptions = "ctxruAdzjJvkpmhwWlaOSUZBGio0 f> C= b: L: N: K: V: X: H: I! F! T! g> --create --extract --get --list --append --update --diff --file> --directory= --gzip " +
 	"--bzip2 --xz --zstd --verbose --exclude: --exclude-vcs --exclude-from: --strip-components: --strip: --no-same-owner --no-same-permissions --same-owner --overwrite --keep-old-files " +
 	"--wildcards --transform: --owner: --group: --mode: --mtime: --sort: --numeric-owner --one-file-system --dereference --auto-compress --totals --to-stdout --preserve-permissions " +
-	"--absolute-names --null --no-recursion --anchored --format: --skip-old-files --keep-newer-files --unlink-first --verify --help --version " +
+	"--null --no-recursion --anchored --format: --skip-old-files --keep-newer-files --unlink-first --verify --help --version " +
 	"--to-command! --checkpoint-action! --use-compress-program! --info-script! --new-volume-script! --rsh-command! --rmt-command! --files-from! --index-file> --listed-incremental>"
 
 func readTar(a *analysis, c *command, o *options) {
@@ -636,7 +641,7 @@ func readCurl(a *analysis, c *command, o *options) {
 // goCommands are the sub-commands of go that only build and look, with their
 // options; any other form runs code or changes settings.
 var goCommands = map[string]string{
-	"build":   "-race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags: -gcflags: -asmflags: -buildvcs: -buildmode: -cover -p: -json",
+	"build":   "-C: -race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags: -gcflags: -asmflags: -buildvcs: -buildmode: -cover -p: -json",
 	"vet":     "-v -x -n -tags: -mod: -json -race",
 	"fmt":     "-n -x -mod:",
 	"list":    "-m -json? -f: -deps -test -e -u -versions -find -mod: -tags: -compiled -retracted",
@@ -677,6 +682,6 @@ func readGo(a *analysis, c *command, o *options) {
 	switch {
 	case sub == "get", sub == "mod" && (first == "tidy" || first == "download" || first == "why"), sub == "work" && first == "sync",
 		(sub == "install" || sub == "run" || sub == "list") && remote, sub == "list" && slices.ContainsFunc(words, func(w Word) bool { return w.Text == "-u" || w.Text == "-versions" }):
-		a.network, a.downloads = true, true
+		a.network = true
 	}
 }

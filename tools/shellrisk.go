@@ -2,6 +2,7 @@ package tools
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
@@ -21,7 +22,8 @@ type analysis struct {
 	builtins []string // of the shell, in the line
 	names    []string // shell variables set: opaque if the child inherits one
 	writes   []pathWrite
-	moved    bool // there is a cd
+	moved    bool     // there is a cd
+	touched  []string // other paths that it names
 
 	paths    []PathUse
 	programs []string
@@ -111,7 +113,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 	for _, l := range s.Loops {
 		a.setName(l.Name)
 		for _, w := range l.Words {
-			a.network = a.network || hasScheme(w.Raw)
+			a.network = a.network || namesURL(w.Raw)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))
@@ -200,11 +202,14 @@ func commandText(s *Simple) string {
 const benign = " LANG LANGUAGE TZ NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE TERM COLUMNS LINES CI DEBIAN_FRONTEND NODE_ENV " +
 	"GOOS GOARCH CGO_ENABLED RUST_BACKTRACE PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING SOURCE_DATE_EPOCH GIT_TERMINAL_PROMPT "
 
+// listed reports whether a name stands in a list that has blanks around each.
+func listed(list, name string) bool { return strings.Contains(list, " "+name+" ") }
+
 // assign checks one assignment. Before a program, or exported, it reaches the
 // program's environment; alone it only sets a variable of this shell.
 func (a *analysis) assign(name string, v Word, exported bool) {
 	switch {
-	case v.Const && (strings.Contains(benign, " "+name+" ") || strings.HasPrefix(name, "LC_")):
+	case v.Const && (listed(benign, name) || strings.HasPrefix(name, "LC_")):
 		return
 	case steersPrograms(name):
 		a.warn(fmt.Sprintf("sets %s, which steers programs", name))
@@ -225,7 +230,7 @@ const shellNames = " LINENO PPID OPTARG OPTIND OPTERR MAIL MAILPATH MAILCHECK UI
 
 // setName notes that a variable of the shell gets a value.
 func (a *analysis) setName(name string) {
-	if !isName(name) || strings.Contains(shellNames, " "+name+" ") || steersPrograms(name) {
+	if !isName(name) || listed(shellNames, name) || steersPrograms(name) {
 		a.setOpaque(fmt.Sprintf("%s is special to the shell", name))
 	}
 	a.names = append(a.names, name)
@@ -292,30 +297,25 @@ func (a *analysis) writeWord(w Word, at *cwd) {
 	}
 }
 
-// writeWarning says why a person should see a write to this path.
+// writeWarning says why a person should see a write to this path, "" if there is
+// no reason.
 func writeWarning(p string) string {
-	dir, base := "", p
-	if i := strings.LastIndexByte(p, '/'); i >= 0 {
-		dir, base = p[:i+1], p[i+1:]
-	}
-	in := func(s string) bool { return strings.Contains("/"+dir, s) }
-	switch {
-	case strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/"):
+	if strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/") {
 		return "writes to a device"
-	case in("/.git/hooks/") || base == "hooks" && in("/.git/") || base == "post-commit" || base == "pre-commit" || base == "pre-push":
+	}
+	if why := startedLater(p); why != "" {
+		return "writes what " + why
+	}
+	switch base := path.Base(p); {
+	case base == "pre-commit" || base == "pre-push" || base == "post-commit":
 		return "writes a git hook"
-	case in("/.git/") && (strings.HasPrefix(base, "config") || base == "commondir"), base == ".gitconfig", base == ".gitmodules", dir == "" && base == ".git", in("/git/") && in("/.config/"):
-		return "changes git's configuration"
-	case strings.HasSuffix(base, "_history") || in("/var/log/"):
+	case strings.HasSuffix(base, "_history") || strings.Contains("/"+p, "/var/log/"):
 		return "changes a log or a history"
-	case in("/etc/cron") || in("/var/spool/cron/") || in("/systemd/") || in("/LaunchAgents/") || in("/LaunchDaemons/") || in("/autostart/") || in("/etc/init.d/"):
-		return "changes what the system starts"
-	case in("/.ssh/"):
-		return "changes ssh's settings"
-	case strings.HasPrefix(base, ".") && strings.Contains(" .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout "+
-		".kshrc .mkshrc .shrc .cshrc .tcshrc .login .logout .xprofile .xinitrc .xsession .xsessionrc .inputrc .pam_environment .envrc ", " "+base+" "),
-		base == "config.fish", in("/etc/profile.d/"), dir == "/etc/" && strings.Contains(" profile bash.bashrc bashrc zshenv zshrc zprofile environment ", " "+base+" "):
-		return "changes a shell's start-up file"
+	}
+	for _, dir := range []string{"/etc/cron", "/var/spool/cron", "/systemd/", "/LaunchDaemons/", "/etc/init.d/", "/etc/profile", "/etc/bash", "/etc/zsh", "/etc/environment", "/etc/sudoers", "/etc/ld.so"} {
+		if strings.Contains("/"+p, dir) {
+			return "writes what the system starts or each shell runs"
+		}
 	}
 	return ""
 }
