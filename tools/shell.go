@@ -242,7 +242,7 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 // oneLine makes a text fit a summary: line breaks shown as such, bounded.
 func oneLine(s string) string {
 	const most = 400
-	s = strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(s)
+	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
 	if len(s) > most {
 		s = fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
 	}

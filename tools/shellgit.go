@@ -23,10 +23,12 @@ const (
 		"--no-stat --log? --allow-unrelated-histories --verbose --quiet --signoff --autostash --no-autostash --no-verify --no-rerere-autoupdate --into-name: "
 )
 
+type gitCommand struct{ names, flags, opts string }
+
 // gitCommands are the sub-commands that are understood. Flags: n uses the
 // network, w writes the repository, c changes its configuration, ! runs programs
 // by design.
-var gitCommands = []struct{ names, flags, opts string }{
+var gitCommands = []gitCommand{
 	{"status", "", "sbvz u? --short --branch --porcelain? --long --verbose --untracked-files? --ignored? --show-stash --no-renames --find-renames? --ahead-behind --no-ahead-behind --column? --no-column --ignore-submodules?"},
 	{"diff diff-tree diff-index diff-files range-diff", "", gitDiff + "rmcv --root --no-commit-id --stdin --cc --no-dual-color --creation-factor: --base --ours --theirs"},
 	{"log show rev-list", "", gitLog + "--follow"},
@@ -116,15 +118,12 @@ func readGit(a *analysis, c *command, o *options) {
 		a.warn("git " + g.bad + " can make it run or load something else")
 	}
 	sub := g.firm()
-	at := slices.IndexFunc(gitCommands, func(e struct{ names, flags, opts string }) bool {
-		return sub != "" && listed(" "+e.names+" ", sub)
-	})
-	if at < 0 {
+	e := gitIndex[sub]
+	if e == nil {
 		c.limit("its sub-command is not known: it may be an alias or another program")
 		a.notGit = true
 		return
 	}
-	e := gitCommands[at]
 	s := readOptions(e.opts, g.operands[1:])
 	flags := e.flags + gitEffects(a, sub, s)
 	if strings.Contains(flags, "!") || s.bad != "" {

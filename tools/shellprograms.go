@@ -154,6 +154,7 @@ func programTable() []programEntry {
 var (
 	programOnce  sync.Once
 	programIndex map[string]*program
+	gitIndex     map[string]*gitCommand
 )
 
 func loadPrograms() {
@@ -164,6 +165,12 @@ func loadPrograms() {
 			if programIndex[name] == nil {
 				programIndex[name] = &table[i].program
 			}
+		}
+	}
+	gitIndex = make(map[string]*gitCommand, 120)
+	for i := range gitCommands {
+		for name := range strings.FieldsSeq(gitCommands[i].names) {
+			gitIndex[name] = &gitCommands[i]
 		}
 	}
 }
@@ -217,46 +224,84 @@ func (o *options) firm() string {
 	return ""
 }
 
-// mark finds an option in a table's opts; ok is false if it is not there.
-func optionMark(opts, name string, short bool) (mark byte, ok bool) {
-	for field := range strings.FieldsSeq(opts) {
-		dash := field[0] == '-'
-		switch {
-		case short && !dash:
-			for i := 0; i < len(field); i++ {
-				if field[i] == name[0] || field[i] == '#' && name[0] >= '0' && name[0] <= '9' {
-					if i+1 < len(field) && strings.IndexByte(marks, field[i+1]) >= 0 {
-						mark = field[i+1]
-					}
-					ok = true // a later field may say more: "f^" after a cluster
-				}
-			}
-		case !short && dash:
-			end := field[len(field)-1]
-			if strings.IndexByte(marks, end) >= 0 {
-				field = field[:len(field)-1]
-			} else {
-				end = 0
-			}
-			if stem, wild := strings.CutSuffix(field, "*"); wild && strings.HasPrefix(name, stem) || field == name {
-				return end, true
-			}
-		}
-	}
-	return mark, ok
+// An optionTable is the opts of a program, taken apart at its first use.
+type optionTable struct {
+	short        [128]byte // the mark of each, '*' without one, 0 if it is not listed
+	long         map[string]byte
+	wild         []string // stems of those that end in '*'
+	single, stop bool
 }
 
 const marks = ":?>=^.!%"
 
+var optionTables sync.Map // by opts
+
+func optionsOf(opts string) *optionTable {
+	if t, ok := optionTables.Load(opts); ok {
+		return t.(*optionTable)
+	}
+	t := &optionTable{long: map[string]byte{}, single: strings.HasPrefix(opts, "-"), stop: strings.HasPrefix(opts, "+")}
+	for field := range strings.FieldsSeq(opts) {
+		mark := byte('*')
+		if end := field[len(field)-1]; strings.IndexByte(marks, end) >= 0 && len(field) > 1 {
+			mark = end
+		}
+		if field[0] == '-' {
+			name := strings.TrimRight(field, marks)
+			if stem, wild := strings.CutSuffix(name, "*"); wild {
+				name = stem
+				t.wild = append(t.wild, stem)
+			}
+			t.long[name] = mark
+			continue
+		}
+		for i := 0; i < len(field); i++ { // a later field may say more of an option
+			mark := byte('*')
+			if i+1 < len(field) && strings.IndexByte(marks, field[i+1]) >= 0 {
+				mark = field[i+1]
+			}
+			switch c := field[i]; {
+			case c == '#':
+				for d := '0'; d <= '9'; d++ {
+					t.short[d] = mark
+				}
+			case c < 128:
+				t.short[c] = mark
+			}
+			if mark != '*' {
+				i++
+			}
+		}
+	}
+	optionTables.Store(opts, t)
+	return t
+}
+
+// word finds an option that is a word, 0 if it is not listed.
+func (t *optionTable) word(name string) byte {
+	if mark := t.long[name]; mark != 0 {
+		return mark
+	}
+	for _, stem := range t.wild {
+		if strings.HasPrefix(name, stem) {
+			return t.long[stem]
+		}
+	}
+	return 0
+}
+
 // readOptions reads an argument list by a table.
 func readOptions(opts string, words []Word) *options {
 	o := &options{}
-	single := strings.HasPrefix(opts, "-")
-	stop := strings.HasPrefix(opts, "+")
+	t := optionsOf(opts)
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		text := w.Text
-		if !w.Const {
+		switch {
+		case w.Const:
+		case w.number: // it can be "-5", but that starts nothing
+			text = "0"
+		default:
 			text = w.Prefix
 		}
 		if w.Const && text == "--" {
@@ -267,17 +312,17 @@ func readOptions(opts string, words []Word) *options {
 			if !w.Const && text == "" {
 				o.loose = true
 			}
-			if stop {
+			if t.stop {
 				o.operands = words[i:]
 				return o
 			}
 			o.operands = append(o.operands, w)
 			continue
 		}
-		if single || strings.HasPrefix(text, "--") {
-			i = o.long(opts, words, i, single)
+		if t.single || strings.HasPrefix(text, "--") {
+			i = o.long(t, words, i)
 		} else {
-			i = o.short(opts, words, i)
+			i = o.short(t, words, i)
 		}
 		if o.code != nil {
 			o.args = words[min(i+1, len(words)):]
@@ -288,7 +333,7 @@ func readOptions(opts string, words []Word) *options {
 }
 
 // long reads the option at words[i] and returns the index of its last word.
-func (o *options) long(opts string, words []Word, i int, single bool) int {
+func (o *options) long(t *optionTable, words []Word, i int) int {
 	w := words[i]
 	text := w.Text
 	if !w.Const {
@@ -299,27 +344,27 @@ func (o *options) long(opts string, words []Word, i int, single bool) int {
 		o.loose = true
 		return i
 	}
-	if single && strings.HasPrefix(name, "--") {
+	if t.single && strings.HasPrefix(name, "--") {
 		name = name[1:]
 	}
-	mark, ok := optionMark(opts, name, false)
-	if !ok && single && attached {
-		mark, ok = optionMark(opts, text, false) // -std=c99
+	mark := t.word(name)
+	if mark == 0 && t.single && attached {
+		mark = t.word(text) // -std=c99
 	}
-	if !ok {
+	if mark == 0 {
 		o.unknown = name
 		// An abbreviation is taken for what it can stand for.
-		for field := range strings.FieldsSeq(opts) {
-			if strings.HasSuffix(field, "!") && strings.HasPrefix(field, name) && len(name) > 2 {
-				o.bad = name
-			}
-			if strings.HasSuffix(field, "^") && strings.HasPrefix(field, name) && len(name) > 2 {
-				o.seen = append(o.seen, option{name: field[:len(field)-1], mark: '^'})
+		for full, mark := range t.long {
+			if (mark == '!' || mark == '^') && len(name) > 2 && strings.HasPrefix(full, name) {
+				o.note(full, mark, Word{})
 			}
 		}
 		return i
 	}
 	value := Word{Raw: val, Text: val, Const: w.Const}
+	if attached && mark == '%' {
+		o.bad = name
+	}
 	if !attached {
 		i, value = o.value(mark, words, i)
 	}
@@ -328,22 +373,23 @@ func (o *options) long(opts string, words []Word, i int, single bool) int {
 }
 
 // short reads the cluster at words[i].
-func (o *options) short(opts string, words []Word, i int) int {
+func (o *options) short(t *optionTable, words []Word, i int) int {
 	w := words[i]
 	text := w.Text
 	if !w.Const {
 		text = w.Prefix
 	}
 	for k := 1; k < len(text); k++ {
-		mark, ok := optionMark(opts, text[k:], true)
-		name := "-" + text[k:k+1]
-		if !ok {
-			o.unknown = name
-			return i
+		mark, name := byte(0), "-"+text[k:k+1]
+		if text[k] < 128 {
+			mark = t.short[text[k]]
 		}
 		rest := text[k+1:]
 		switch mark {
-		case 0, '^', '%':
+		case 0:
+			o.unknown = name
+			return i
+		case '*', '^', '%':
 			if mark == '%' {
 				return o.command(words, i)
 			}
@@ -369,7 +415,7 @@ func (o *options) short(opts string, words []Word, i int) int {
 // value takes the next word as the value of the option at words[i].
 func (o *options) value(mark byte, words []Word, i int) (int, Word) {
 	switch mark {
-	case 0, '?', '^', '!':
+	case '*', '?', '^', '!':
 		return i, Word{}
 	case '%':
 		return o.command(words, i), Word{}
@@ -378,7 +424,7 @@ func (o *options) value(mark byte, words []Word, i int) (int, Word) {
 		return i, Word{}
 	}
 	w := words[i+1]
-	if w.Fields || w.Const && len(w.Text) > 1 && w.Text[0] == '-' && mark != '.' {
+	if w.Fields && !w.number || w.Const && len(w.Text) > 1 && w.Text[0] == '-' && mark != '.' {
 		// None or several words: what follows may be an option after all.
 		o.loose = true
 	}
@@ -504,8 +550,12 @@ func (a *analysis) touch(p string, at *cwd) {
 	}
 }
 
-// plusWord is an operand that some programs take for a command of theirs.
-func plusWord(w Word) bool { return strings.HasPrefix(w.Text+w.Prefix, "+") }
+// plusWord is an operand that some programs take for a command of theirs, or for
+// a file with further options.
+func plusWord(w Word) bool {
+	text := w.Text + w.Prefix
+	return text != "" && (text[0] == '+' || text[0] == '@')
+}
 
 // plainTools are programs beside git that leave a repository's own files alone
 // when their operands do.
@@ -575,6 +625,9 @@ func (a *analysis) unwrap(p *program, o *options, c *command) {
 		return // it knows more
 	}
 	if len(o.operands) >= p.wrap {
+		if strings.HasPrefix(o.operands[p.wrap-1].Text, "-") {
+			a.setOpaque(fmt.Sprintf("what %s runs cannot be told from its options", path.Base(c.call.word)))
+		}
 		a.run(o.operands[p.wrap-1:], c)
 		c.call.through = p.code == ""
 		return

@@ -504,7 +504,7 @@ func readTar(a *analysis, c *command, o *options) {
 		for k := range len(cluster) {
 			opt := "-" + cluster[k:k+1]
 			words = append(words, Word{Raw: opt, Text: opt, Const: true})
-			if mark, ok := optionMark(tarOptions, cluster[k:], true); ok && strings.IndexByte(":>=!", mark) >= 0 && len(rest) > 0 {
+			if c := cluster[k]; c < 128 && strings.IndexByte(":>=!", optionsOf(tarOptions).short[c]) >= 0 && len(rest) > 0 {
 				words, rest = append(words, rest[0]), rest[1:]
 			}
 		}

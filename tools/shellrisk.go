@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -193,7 +194,12 @@ func commandText(s *Simple) string {
 		add(s.Words[i].Raw)
 	}
 	for i := range s.Redirs {
-		add(s.Redirs[i].Op, s.Redirs[i].Target.Raw)
+		if r := &s.Redirs[i]; r.Fd != 0 && r.Op[0] == '<' || r.Fd != 1 && r.Op[0] == '>' {
+			add(strconv.Itoa(r.Fd), r.Op)
+		} else {
+			add(r.Op)
+		}
+		add(s.Redirs[i].Target.Raw)
 	}
 	return b.String()
 }
