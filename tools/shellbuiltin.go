@@ -138,24 +138,26 @@ func (p *shellParser) checkSpecial(name string) {
 	}
 }
 
+// testOperands notes the variables that test gets unquoted: with a text for a
+// value they could be the operator that evaluates.
+func (p *shellParser) testOperands(words []Word) {
+	for len(words) > 1 && (words[0].Text == "command" || words[0].Text == "time" || words[0].Text == "-p" || words[0].Text == "--") {
+		words = words[1:]
+	}
+	if words[0].Text != "[" && words[0].Text != "test" {
+		return
+	}
+	for _, w := range words {
+		if w.Fields && !w.number && w.Var != "" {
+			p.arith = append(p.arith, w.Var)
+		}
+	}
+}
+
 // checkVariables makes the script opaque unless each variable that it evaluates as
 // arithmetic, or passes to test unquoted, is given only numbers, and by nothing
 // but the script.
 func (p *shellParser) checkVariables() {
-	for _, c := range p.out.Commands {
-		words := c.Words
-		for len(words) > 1 && (words[0].Text == "command" || words[0].Text == "time" || words[0].Text == "-p") {
-			words = words[1:]
-		}
-		if len(words) == 0 || words[0].Text != "[" && words[0].Text != "test" {
-			continue
-		}
-		for _, w := range words {
-			if w.Fields && !w.number && w.Var != "" {
-				p.arith = append(p.arith, w.Var)
-			}
-		}
-	}
 	if len(p.arith) == 0 {
 		return
 	}
@@ -194,18 +196,19 @@ func (p *shellParser) checkVariables() {
 // guess adds what may be commands in text that was not understood. It leaves out
 // nothing that looks like a program's name at the start of a command.
 func (p *shellParser) guess(text string) {
-	unquote := strings.NewReplacer(`'`, "", `"`, "", `\`, "")
+	unquote := strings.NewReplacer("'", "", `"`, "", `\`, "")
 	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(";&|\n\r(){}`<>", r) }) {
 		var words []Word
 		for _, f := range strings.Fields(part) {
 			t := unquote.Replace(f)
-			if t == "" || len(words) == 0 && (isKeyword(t) || strings.ContainsAny(t, "=$")) {
-				continue
+			switch {
+			case len(words) == 0 && (isKeyword(t) || slices.Contains([]string{"", "builtin", "command", "eval", "time", "trap"}, t) || strings.ContainsAny(t, "=$")):
+			default:
+				words = append(words, Word{Raw: f, Text: t, Const: true})
 			}
-			words = append(words, Word{Raw: f, Text: t, Const: true})
 		}
 		if len(words) > 0 {
-			p.out.Commands = append(p.out.Commands, Simple{Words: words, Maybe: true})
+			p.out.Commands = append(p.out.Commands, Simple{Words: words, Maybe: true, Scope: p.scope})
 		}
 	}
 }

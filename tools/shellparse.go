@@ -11,6 +11,8 @@ const (
 	maxShellDepth = 32      // nested lists, substitutions included
 )
 
+const wordChunk = 256 // words that are allocated together
+
 // A Script is what a command line does, as far as its text tells.
 type Script struct {
 	// Opaque is empty if every command that any of the shells understood here
@@ -36,12 +38,12 @@ type Simple struct {
 	Words   []Word   // Words[0] is the program, Const unless the script is opaque
 	Redirs  []Redir  // with those of enclosing compound commands, which come first
 
+	Feeders  []int // indexes of the commands on the other side of its pipe, if that is known
+	Scope    int   // the shell or subshell that runs it
 	PipedIn  bool  // its standard input may be the end of a pipe
-	Feeders  []int // indexes of the commands on the other side, if that is known
 	Subst    bool  // its output becomes part of another command's text
 	Repeats  bool  // stands in a loop
 	Maybe    bool  // may not run: in a body, or after && or ||
-	Scope    int   // the shell or subshell that runs it
 	stdinSet bool  // a redirection or pipe nearer than what encloses it gives its standard input
 }
 
@@ -86,17 +88,14 @@ type Redir struct {
 // in the line; no text makes it fail.
 func ParseShell(line string) Script {
 	p := shellParser{src: line, rest: -1}
-	p.words, p.buf = p.wordSpace[:0], p.bufSpace[:0]
-	p.out.Commands = make([]Simple, 0, 2+len(line)/32)
 	p.out.Scopes = append(make([]int, 0, 4), -1)
-	p.arena = make([]Word, 0, 4+len(line)/7)
 	if len(line) > maxShellLine {
 		p.note("longer than 8 KiB")
 	}
 	if line != "" && (line[0] == '-' || line[0] == '+') {
 		p.note("the shell takes it for an option") // what "sh -c" is given next
 	}
-	p.checkBytes()
+	p.survey()
 	p.list()
 	if p.pos < len(p.src) {
 		p.stop("does not parse as shell")
@@ -123,16 +122,12 @@ type shellParser struct {
 	depth, scope          int
 	subst, maybe, repeats bool
 	pending               []hereDoc
-	pendBase              int // pending entries before it belong to commands around a substitution
-	heres, compounds      int // here-documents and compound commands so far
-	words                 []Word
-	arena                 []Word // where finished commands keep their words
-	redirs                []Redir
-	assigns               []Assign
+	pendBase              int      // pending entries before it belong to commands around a substitution
+	heres, compounds      int      // here-documents and compound commands so far
+	arena                 []Word   // where commands that are not in another one's words keep their words
+	busy                  bool     // such a command is being read
 	buf                   []byte   // the texts of the words being read
 	arith                 []string // variables whose value is evaluated as arithmetic
-	wordSpace             [12]Word
-	bufSpace              [128]byte
 }
 
 // note makes the script opaque; reading goes on, for the sake of warnings.
@@ -164,17 +159,24 @@ func (p *shellParser) ahead(n int) byte {
 	return 0
 }
 
-// checkBytes refuses what shells or terminals may take in different ways.
-func (p *shellParser) checkBytes() {
-	ascii := true
+// survey refuses what shells or terminals may take in different ways, and makes
+// room for what the line may hold.
+func (p *shellParser) survey() {
+	ascii, separators, blanks := true, 1, 1
 	for i := 0; i < len(p.src); i++ {
-		c := p.src[i]
-		if c < ' ' && c != '\n' && c != '\t' || c == 0x7f {
+		switch c := p.src[i]; {
+		case c == ' ' || c == '\t':
+			blanks++
+		case c == '\n' || c == ';' || c == '|' || c == '&' || c == '(' || c == '`':
+			separators++
+		case c < ' ' || c == 0x7f:
 			p.note("control character")
-			return
+		case c >= utf8.RuneSelf:
+			ascii = false
 		}
-		ascii = ascii && c < utf8.RuneSelf
 	}
+	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/16))
+	p.arena = make([]Word, 0, min(separators+blanks+wordChunk/16, wordChunk))
 	if ascii {
 		return
 	}
@@ -540,16 +542,15 @@ func (p *shellParser) forClause() {
 		p.linebreak()
 	} else if p.linebreak(); p.keyword() == "in" {
 		p.pos += len("in")
-		base := len(p.words)
+		words, own := p.room()
 		for p.blanks(); ; p.blanks() {
 			w, ok := p.word(false)
 			if !ok {
 				break
 			}
-			p.words = append(p.words, w)
+			words = append(words, w)
 		}
-		loop.Words = p.keep(base)
-		if loop.Words == nil {
+		if loop.Words = p.keep(words, own); loop.Words == nil {
 			loop.Words = []Word{}
 		}
 		switch p.at() {
@@ -615,15 +616,10 @@ func (p *shellParser) pattern() {
 // trailing reads the redirections of a compound command and records them with
 // the commands in it.
 func (p *shellParser) trailing(first int) {
-	base := len(p.redirs)
-	for p.blanks(); p.redir(); p.blanks() {
+	var outer []Redir
+	for p.blanks(); p.redir(&outer); p.blanks() {
 	}
-	if len(p.redirs) == base {
-		return
-	}
-	outer := append([]Redir(nil), p.redirs[base:]...)
-	p.redirs = p.redirs[:base]
-	for i := first; i < len(p.out.Commands); i++ {
+	for i := first; i < len(p.out.Commands) && outer != nil; i++ {
 		c := &p.out.Commands[i]
 		list := make([]Redir, 0, len(outer)+len(c.Redirs))
 		set := c.stdinSet
@@ -641,14 +637,13 @@ func (p *shellParser) trailing(first int) {
 
 // simple reads a simple command.
 func (p *shellParser) simple() {
-	n := len(p.out.Commands)
+	n, start := len(p.out.Commands), p.pos
 	p.out.Commands = append(p.out.Commands, Simple{Subst: p.subst, Maybe: p.maybe, Repeats: p.repeats, Scope: p.scope})
-	words, redirs, assigns := len(p.words), len(p.redirs), len(p.assigns)
+	var redirs []Redir
+	var assigns []Assign
+	words, own := p.room()
 	for p.blanks(); !p.dead; p.blanks() {
-		if p.redir() {
-			continue
-		}
-		if len(p.words) == words && p.assign() {
+		if p.redir(&redirs) || len(words) == 0 && p.assign(&assigns) {
 			continue
 		}
 		w, ok := p.word(false)
@@ -660,51 +655,58 @@ func (p *shellParser) simple() {
 			p.stop("( after a word: a function, an array or an extended pattern")
 		case p.descriptor(w):
 			p.stop("bash's descriptor before a redirection")
-		case len(p.words) == words && isKeyword(w.Raw):
+		case len(words) == 0 && isKeyword(w.Raw):
 			p.stop("reserved word after an assignment or redirection")
-		case len(p.words) == words && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
+		case len(words) == 0 && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
 			p.stop("line continuation in a reserved word")
 		}
-		p.words = append(p.words, w)
+		words = append(words, w)
 	}
 	s := &p.out.Commands[n]
-	s.Words = p.keep(words)
-	if len(p.redirs) > redirs {
-		s.Redirs = append(s.Redirs, p.redirs[redirs:]...)
-		p.redirs = p.redirs[:redirs]
-	}
-	if len(p.assigns) > assigns {
-		s.Assigns = append(s.Assigns, p.assigns[assigns:]...)
-		p.assigns = p.assigns[:assigns]
-	}
-	for _, r := range s.Redirs {
+	s.Words, s.Redirs, s.Assigns = p.keep(words, own), redirs, assigns
+	for _, r := range redirs {
 		s.stdinSet = s.stdinSet || r.Fd == 0
 	}
 	switch {
-	case len(s.Words) > 0 && !s.Words[0].Const:
+	case len(words) > 0 && !words[0].Const:
 		p.note(notConstant)
-	case len(s.Words) > 0:
-		if why := opaqueBuiltin(s.Words, len(s.Redirs) > 0); why != "" {
+	case len(words) > 0:
+		p.testOperands(words)
+		if why := opaqueBuiltin(words, redirs != nil); why != "" {
 			p.note(why)
+			p.guess(p.src[start:min(p.pos, len(p.src))])
 		}
-	case len(s.Redirs)+len(s.Assigns) == 0:
+	case len(redirs)+len(assigns) == 0:
 		p.stop("does not parse as shell")
 	}
 }
 
-// keep moves the words from base on to where a command can keep them.
-func (p *shellParser) keep(base int) []Word {
-	if len(p.words) == base {
-		return nil
+// room returns an empty list for the words of a command or loop, and whether it
+// is the end of the arena.
+func (p *shellParser) room() ([]Word, bool) {
+	if p.busy {
+		return nil, false
 	}
-	n := len(p.arena)
-	p.arena = append(p.arena, p.words[base:]...)
-	p.words = p.words[:base]
-	return p.arena[n:len(p.arena):len(p.arena)]
+	p.busy = true
+	if n := len(p.arena); cap(p.arena)-n < wordChunk/16 {
+		p.arena = make([]Word, 0, wordChunk) // what the old one holds stays there
+	}
+	return p.arena[len(p.arena):], true
 }
 
-// assign reads an assignment before the program word, if there is one.
-func (p *shellParser) assign() bool {
+// keep ends a list of words from room.
+func (p *shellParser) keep(words []Word, own bool) []Word {
+	if own {
+		p.busy = false
+		if n := len(p.arena) + len(words); n <= cap(p.arena) {
+			p.arena = p.arena[:n]
+		}
+	}
+	return words[:len(words):len(words)]
+}
+
+// assign adds an assignment to list, if one stands here.
+func (p *shellParser) assign(list *[]Assign) bool {
 	start := p.pos
 	name := p.name()
 	switch {
@@ -720,7 +722,7 @@ func (p *shellParser) assign() bool {
 			p.stop("bash's array")
 		}
 		p.checkSpecial(name)
-		p.assigns = append(p.assigns, Assign{name, value})
+		*list = append(*list, Assign{name, value})
 		return true
 	case p.at() == '[' || p.at() == '+' && p.ahead(1) == '=':
 		p.stop("bash's assignment to an array, or +=")

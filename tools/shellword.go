@@ -53,6 +53,9 @@ func (p *shellParser) word(value bool) (Word, bool) {
 		return Word{Raw: raw, Text: raw, Const: i > start, number: isNumber(raw)}, i > start
 	}
 	src := p.src
+	if p.buf == nil {
+		p.buf = make([]byte, 0, 64)
+	}
 	s := wordState{base: len(p.buf), prefix: -1}
 	for p.pos < len(p.src) {
 		c := p.src[p.pos]
@@ -438,8 +441,8 @@ func (p *shellParser) arithmetic() {
 	}
 }
 
-// redir reads one redirection, if there is one.
-func (p *shellParser) redir() bool {
+// redir adds a redirection to list, if one stands here.
+func (p *shellParser) redir(list *[]Redir) bool {
 	r := Redir{Fd: -1}
 	if isDigit(p.at()) && (p.ahead(1) == '<' || p.ahead(1) == '>') {
 		r.Fd = int(p.at() - '0')
@@ -490,7 +493,7 @@ func (p *shellParser) redir() bool {
 	if p.at() == '(' || p.descriptor(target) {
 		p.stop("does not parse as shell")
 	}
-	p.redirs = append(p.redirs, r)
+	*list = append(*list, r)
 	return true
 }
 
