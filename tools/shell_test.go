@@ -360,6 +360,37 @@ func TestPlainSedAgreesWithSed(t *testing.T) {
 	}
 }
 
+// Work grows with the length of the line, whatever stands in it.
+func TestShellAnalysisIsBounded(t *testing.T) {
+	for name, unit := range map[string]string{
+		"programs": "p%d;", "paths": "./p%d;", "writes": ">w%d;", "cd": "cd d%d;", "cd and writes": "cd d%d;>w;", "warnings": "rm -r /dev/w%d;", "nested shells": "sh -c 'sh -c \"p%d\"';",
+		"find": "find . -exec p%d {} +;", "rooted": "a /p%d;", "xargs": "xargs env nice p%d;", "assignments": "a%d=1;", "loops": "for i in %d; do p; done;", "unclosed": "a%d $(",
+		"sed": "sed s/a/b/%d;", "git": "git -c a.b%d=c log;",
+	} {
+		for _, size := range []int{8 << 10, 256 << 10} {
+			var b strings.Builder
+			for i := 0; b.Len() < size-40; i++ {
+				fmt.Fprintf(&b, unit, i)
+			}
+			args := Args{Values: map[string]any{"command": b.String()}}
+			allocs := testing.AllocsPerRun(1, func() {
+				plan, err := Shell.Assess(args)
+				if err != nil {
+					t.Fatal(err)
+				}
+				Shell.Judge(args, plan, factsFor(plan, true))
+			})
+			if per := allocs / float64(size); per > 12 {
+				t.Errorf("%s: %.1f allocations a byte of %d", name, per, size)
+			}
+		}
+	}
+	nested := strings.Repeat("env ", 2000) + "ls"
+	if j := judgeLine(t, nested, true); j.Opaque == "" {
+		t.Error("2000 wrappers are looked through")
+	}
+}
+
 func FuzzShellJudge(f *testing.F) {
 	for _, name := range []string{"everyday.txt", "attacks.txt"} {
 		for i, line := range corpus(f, name) {

@@ -571,6 +571,9 @@ func (c *command) limit(why string) {
 // that the line may be in.
 func (a *analysis) place(c *command) {
 	word := c.call.word
+	if a.opaque != "" {
+		return // nothing will be looked up
+	}
 	add := func(word, unless string) {
 		call := c.call
 		call.word, call.unless = word, unless

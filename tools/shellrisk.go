@@ -81,6 +81,7 @@ type command struct {
 const (
 	maxInnerLines = 64
 	maxDepth      = 12
+	maxListed     = 200 // warnings and written paths
 )
 
 func (a *analysis) setOpaque(why string) {
@@ -90,7 +91,7 @@ func (a *analysis) setOpaque(why string) {
 }
 
 func (a *analysis) warn(w string) {
-	if !slices.Contains(a.warnings, w) {
+	if len(a.warnings) < maxListed && !slices.Contains(a.warnings, w) {
 		a.warnings = append(a.warnings, w)
 	}
 }
@@ -278,7 +279,9 @@ func (a *analysis) write(p string, at *cwd) {
 		a.warn(why + ": " + p)
 	}
 	add := func(w pathWrite) {
-		if !slices.Contains(a.writes, w) {
+		if len(a.writes) >= maxListed {
+			a.setOpaque("it writes too many files")
+		} else if !slices.Contains(a.writes, w) {
 			a.writes = append(a.writes, w)
 			if !w.any {
 				a.paths = append(a.paths, PathUse{Name: w.name, Write: true})
