@@ -85,7 +85,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		j.Why = append(j.Why, "it runs outside the sandbox")
 	}
 	if network {
-		j.Why = append(j.Why, "it can reach the network")
+		j.Why = append(j.Why, reachesNetwork)
 	}
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
@@ -96,6 +96,8 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	return j
 }
+
+const reachesNetwork = "it can reach the network and what listens on this machine"
 
 // reach fills in what follows from where code runs and whether it can have the
 // network, alike for the shell and for Python.

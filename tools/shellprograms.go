@@ -52,8 +52,8 @@ type programEntry struct {
 func programTable() []programEntry {
 	return []programEntry{
 		// Shells and interpreters.
-		{"sh dash bash ash", program{opts: "+ abefhiklmnprtuvxBCEHPD o: O: c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
-		{"zsh ksh mksh oksh yash fish csh tcsh rbash rsh elvish nu xonsh", program{opts: "+ efiklnvxu o: c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"sh dash bash ash", program{opts: "+ efilmnuvxbC o= c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"zsh ksh mksh oksh yash fish csh tcsh rbash rsh elvish nu xonsh", program{opts: "+ efilnvxu o= c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
 		{"python pypy", program{opts: "+ bBdEhiIOPqRsSuvVx W: X: c. m. --version --help", code: givenCode, stdin: true, read: readInterpreter}},
 		{"perl", program{opts: "+ acnplsStTuUvwWX e. E. i? I: M? m? 0? F? C? D? x? l? --version", code: givenCode, stdin: true, read: readInterpreter}},
 		{"node nodejs", program{opts: "+ e. p. c r: i v h C: --eval. --print. -pe. --check --require: --import: --test --watch --no-warnings --loader: --experimental-strip-types --input-type: --version", code: givenCode, stdin: true, read: readInterpreter}},
@@ -479,8 +479,8 @@ func (a *analysis) command(c command) {
 			argv[i] = w.Text
 		}
 		a.network = a.network || namesURL(argv[i])
-		if i > 0 && w.Const && (rooted(w.Text) || strings.HasPrefix(w.Text, "../")) {
-			a.touch(w.Text, c.cwd)
+		if p, ok := plainPath(*w); ok && i > 0 && (rooted(p) || strings.HasPrefix(p, "../")) {
+			a.touch(p, c.cwd)
 		}
 	}
 	a.argv = append(a.argv, argv)
@@ -543,9 +543,14 @@ func (a *analysis) command(c command) {
 // touch notes a path outside the folder at hand that the line names.
 func (a *analysis) touch(p string, at *cwd) {
 	for _, f := range at.at {
-		if use := (PathUse{Name: joinPath(f.dir, p)}); !f.any && len(a.paths) < 100 && !slices.Contains(a.paths, use) {
-			a.paths = append(a.paths, use)
-			a.touched = append(a.touched, use.Name)
+		name := joinPath(f.dir, p)
+		switch {
+		case f.any || slices.Contains(a.touched, name):
+		case len(a.touched) >= maxListed:
+			a.setOpaque("it names too many paths")
+		default:
+			a.touched = append(a.touched, name)
+			a.paths = append(a.paths, PathUse{Name: name})
 		}
 	}
 }

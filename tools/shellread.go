@@ -7,10 +7,13 @@ import (
 	"strings"
 )
 
-// builtin handles what the shell does itself and reports whether it did. What
-// hides code (see opaqueBuiltin) has made the line opaque already.
+// builtin handles what the shell does itself and reports whether it did.
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
+	why := opaqueBuiltin(c.words, false)
+	if why != "" { // the parser has not looked behind wrappers
+		a.setOpaque(why)
+	}
 	switch name {
 	case "cd":
 		a.cd(args, c)
@@ -34,8 +37,13 @@ func (a *analysis) builtin(name string, c *command) bool {
 	case "command", "exec":
 		a.commandBuiltin(name, args, c)
 		return true
-	case "eval", ".", "source", "alias", "trap", "coproc", "enable", "declare", "typeset", "local", "let", "builtin", "hash", "mapfile", "readarray",
-		"shopt", "history", "fc", "pushd", "popd", "[[", "((", "function", "select", "unalias", "bind", "complete", "compgen", "caller":
+	case "pushd", "popd": // of bash only
+		c.cwd.at = []folder{{any: true}}
+		a.setOpaque(name)
+	default:
+		if why == "" {
+			return false
+		}
 		if name == "history" {
 			a.warn("changes a log or a history")
 		}
@@ -43,12 +51,9 @@ func (a *analysis) builtin(name string, c *command) bool {
 			a.warn(name + " runs code that another command prints")
 		}
 		c.cwd.at = []folder{{any: true}}
-		a.setOpaque(name)
-		if name == "builtin" {
-			a.commandBuiltin(name, args, c)
-		}
-	default:
-		return false
+	}
+	if name == ":" {
+		name = "true"
 	}
 	if !slices.Contains(a.builtins, name) {
 		a.builtins = append(a.builtins, name)
@@ -101,11 +106,18 @@ func isStdin(s string) bool {
 func readInterpreter(a *analysis, c *command, o *options) {
 	base := path.Base(c.call.word)
 	p := lookupProgram(base)
+	odd := o.unknown != "" || o.loose || o.firm() != "" && plusWord(o.operands[0])
+	for _, set := range o.seen {
+		odd = odd || set.name == "-o" && !listed(" pipefail errexit nounset xtrace noglob noclobber verbose posix ", set.val.Text)
+	}
+	if odd && p.shell {
+		a.setOpaque("an option of " + base + " is not known")
+	}
 	if o.code != nil {
 		a.code(base, p, *o.code, o.args, c)
 		return
 	}
-	fromInput := o.unknown != "" || o.loose || len(o.operands) == 0 || o.has("-s")
+	fromInput := odd || len(o.operands) == 0 || o.has("-s")
 	if len(o.operands) > 0 && !fromInput {
 		script := o.operands[0]
 		if fromInput = script.Const && isStdin(script.Text); !fromInput {

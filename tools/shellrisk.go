@@ -130,6 +130,10 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		}
 		return scopes[i]
 	}
+	if n := len(s.Commands); a.commands == nil {
+		a.commands, a.argv = make([]string, 0, n), make([][]string, 0, n)
+		a.calls, a.programs = make([]progCall, 0, n), make([]string, 0, n)
+	}
 	for i := range s.Commands {
 		a.simple(&s.Commands[i], enter(s.Commands[i].Scope), depth)
 	}
@@ -180,6 +184,11 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 // commandText is the command as written, with single blanks: what rules match.
 func commandText(s *Simple) string {
 	var b strings.Builder
+	size := 0
+	for i := range s.Words {
+		size += len(s.Words[i].Raw) + 1
+	}
+	b.Grow(size)
 	add := func(text ...string) {
 		if b.Len() > 0 {
 			b.WriteByte(' ')
@@ -246,6 +255,9 @@ func (a *analysis) setName(name string) {
 // plainPath returns the path that a word stands for where that is plain.
 func plainPath(w Word) (string, bool) {
 	if w.Const {
+		if strings.HasPrefix(w.Text, "~") {
+			return "./" + w.Text, true
+		}
 		return w.Text, w.Text != ""
 	}
 	if w.Raw == "~" || strings.HasPrefix(w.Raw, "~/") && strings.Trim(w.Raw[1:], plainBytes) == "" {
