@@ -52,7 +52,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	network := a.network || args.Bool("network")
 	j := Judgement{
 		Risk: Sensitive, Widest: Always, Opaque: a.opaque,
-		Warnings: slices.Clone(a.warnings), NotCovered: a.uncertain,
+		Warnings: slices.Clone(a.warnings),
 		Commands: a.commands, Argv: a.argv,
 	}
 	j.reach(facts, network)

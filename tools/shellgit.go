@@ -173,19 +173,7 @@ func gitEffects(a *analysis, sub string, s *options) string {
 	case "ls-remote":
 		return "n"
 	case "push":
-		force := s.has("-f", "-d", "--force", "--force-with-lease", "--force-if-includes", "--delete", "--mirror", "--prune")
-		for _, w := range s.operands {
-			force = force || strings.HasPrefix(w.Text+w.Prefix, "+") || strings.HasPrefix(w.Text+w.Prefix, ":")
-		}
-		switch {
-		case force:
-			a.warn("git push that rewrites or deletes what is there (force)")
-		case s.loose || s.unknown != "":
-			a.warn("git push with words that may force it")
-		}
-		if s.has("-u", "--set-upstream") {
-			return "c"
-		}
+		return gitPush(a, s)
 	case "fetch", "pull":
 		if s.has("--set-upstream") {
 			return "c"
@@ -203,7 +191,7 @@ func gitEffects(a *analysis, sub string, s *options) string {
 			a.warn("git clean deletes files")
 		}
 	case "reflog", "gc", "prune":
-		if sub == "reflog" && is("expire delete drop") || strings.Contains(strings.Join(names(s), " "), "--prune") || sub == "prune" {
+		if sub == "reflog" && is("expire delete drop") || s.has("--prune") || sub == "prune" {
 			a.warn("changes a log or a history")
 		}
 	case "stash":
@@ -241,18 +229,25 @@ func gitEffects(a *analysis, sub string, s *options) string {
 			s.has("--unset", "--unset-all", "--add", "--replace-all") {
 			return "c"
 		}
-	case "init":
-		return "w"
 	}
 	return ""
 }
 
-func names(o *options) []string {
-	list := make([]string, len(o.seen))
-	for i := range o.seen {
-		list[i] = o.seen[i].name
+func gitPush(a *analysis, s *options) string {
+	force := s.has("-f", "-d", "--force", "--force-with-lease", "--force-if-includes", "--delete", "--mirror", "--prune")
+	for _, w := range s.operands {
+		force = force || strings.HasPrefix(w.Text+w.Prefix, "+") || strings.HasPrefix(w.Text+w.Prefix, ":")
 	}
-	return list
+	switch {
+	case force:
+		a.warn("git push that rewrites or deletes what is there (force)")
+	case s.loose || s.unknown != "":
+		a.warn("git push with words that may force it")
+	}
+	if s.has("-u", "--set-upstream") {
+		return "c"
+	}
+	return ""
 }
 
 // gitAccess says whether the line may have the repository writable, and its

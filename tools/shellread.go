@@ -384,120 +384,140 @@ func (a *analysis) sedScript(w Word, c *command) {
 // plainSed reads a sed script of which it knows addresses, the commands that
 // print, delete, move, replace and branch, and text. For any other it says
 // whether the command at which it stopped is one that runs or writes.
-func plainSed(s string) (plain, runs bool) {
-	i := 0
-	next := func(stop string) { // to the first byte of stop
-		for i < len(s) && strings.IndexByte(stop, s[i]) < 0 {
-			i++
-		}
-	}
-	// pattern reads up to the closing delimiter. One inside brackets is not
-	// understood: implementations differ.
-	pattern := func(delim byte, regex bool) bool {
-		for bracket := false; i < len(s); i++ {
-			switch {
-			case s[i] == '\n' && regex:
-				return false
-			case s[i] == '\\':
-				i++
-			case regex && s[i] == '[':
-				bracket = true
-			case regex && s[i] == ']':
-				bracket = false
-			case s[i] == delim:
-				i++
-				return !bracket
-			}
-		}
-		return false
-	}
-	address := func() bool {
-		switch {
-		case i < len(s) && s[i] == '/':
-			i++
-			if !pattern('/', true) {
-				return false
-			}
-		case i+1 < len(s) && s[i] == '\\':
-			i += 2
-			if s[i-1] == '\n' || s[i-1] == '\\' || !pattern(s[i-1], true) {
-				return false
-			}
-		default:
-			for i < len(s) && strings.IndexByte("0123456789$~+", s[i]) >= 0 {
-				i++
-			}
-		}
-		for i < len(s) && (s[i] == 'I' || s[i] == 'M') {
-			i++
-		}
-		return true
-	}
-	for i < len(s) {
-		if strings.IndexByte(" \t\n;{}!", s[i]) >= 0 {
-			i++
-			continue
-		}
-		if !address() {
+func plainSed(script string) (plain, runs bool) {
+	r := sedReader{s: script}
+	for r.skip(" \t\n;{}!"); r.i < len(r.s); r.skip(" \t\n;{}!") {
+		if !r.address() {
 			return false, false
 		}
-		for i < len(s) && (s[i] == ' ' || s[i] == ',') {
-			if i++; s[i-1] == ',' && !address() {
+		for r.skip(" "); r.at() == ','; r.skip(" ") {
+			r.i++
+			if r.skip(" "); !r.address() {
 				return false, false
 			}
 		}
-		for i < len(s) && (s[i] == ' ' || s[i] == '!') {
-			i++
-		}
-		if i == len(s) {
-			return false, false
-		}
-		cmd := s[i]
-		i++
+		r.skip(" !")
+		cmd := r.at()
+		r.i++
 		switch cmd {
-		case '{', '}', '=', 'd', 'D', 'g', 'G', 'h', 'H', 'n', 'N', 'p', 'P', 'x', 'z', 'F':
+		case '{':
+			continue
+		case '}', '=', 'd', 'D', 'g', 'G', 'h', 'H', 'n', 'N', 'p', 'P', 'x', 'z', 'F':
 		case 'q', 'Q', 'l', 'L':
-			for i < len(s) && strings.IndexByte(" 0123456789", s[i]) >= 0 {
-				i++
-			}
+			r.skip(" 0123456789")
 		case ':', 'b', 't', 'T': // a blank may end the label, and a command follow
-			for i < len(s) && s[i] == ' ' {
-				i++
-			}
-			for i < len(s) && isNameByte(s[i], false) {
-				i++
+			for r.skip(" "); isNameByte(r.at(), false); r.i++ {
 			}
 		case '#':
-			next("\n")
+			r.until("\n")
 		case 'a', 'i', 'c':
-			for next("\n\\"); i < len(s) && s[i] == '\\'; next("\n\\") {
-				i = min(i+2, len(s))
+			for r.until("\n\\"); r.at() == '\\'; r.until("\n\\") {
+				r.i += 2
 			}
 		case 's', 'y':
-			if i == len(s) {
+			delim := r.at()
+			if r.i++; delim == 0 || delim == '\n' || delim == '\\' || !r.pattern(delim, true) || !r.pattern(delim, false) {
 				return false, false
 			}
-			delim := s[i]
-			if i++; delim == '\n' || delim == '\\' || !pattern(delim, true) || !pattern(delim, false) {
-				return false, false
-			}
-			for i < len(s) && strings.IndexByte("gpiImM0123456789", s[i]) >= 0 {
-				i++
-			}
-			if i < len(s) && (s[i] == 'e' || s[i] == 'w') {
+			if r.skip("gpiImM0123456789"); r.at() == 'e' || r.at() == 'w' {
 				return false, true
 			}
 		default:
 			return false, cmd == 'e' || cmd == 'w' || cmd == 'W'
 		}
-		for i < len(s) && s[i] == ' ' {
-			i++
-		}
-		if i < len(s) && strings.IndexByte(";}\n#", s[i]) < 0 && cmd != '{' {
+		if r.skip(" "); r.at() != 0 && strings.IndexByte(";}\n#", r.at()) < 0 {
 			return false, false
 		}
 	}
 	return true, false
+}
+
+type sedReader struct {
+	s string
+	i int
+}
+
+// at returns the next byte, 0 at the end (a script has no NUL).
+func (r *sedReader) at() byte {
+	if r.i < len(r.s) {
+		return r.s[r.i]
+	}
+	return 0
+}
+
+func (r *sedReader) skip(set string) {
+	for r.i < len(r.s) && strings.IndexByte(set, r.s[r.i]) >= 0 {
+		r.i++
+	}
+}
+
+func (r *sedReader) until(set string) {
+	for r.i < len(r.s) && strings.IndexByte(set, r.s[r.i]) < 0 {
+		r.i++
+	}
+}
+
+// pattern reads past the closing delimiter.
+func (r *sedReader) pattern(delim byte, regex bool) bool {
+	for ; r.i < len(r.s); r.i++ {
+		switch c := r.s[r.i]; {
+		case c == delim:
+			r.i++
+			return true
+		case c == '\n' && regex:
+			return false
+		case c == '\\':
+			r.i++
+		case c == '[' && regex && !r.bracket(delim):
+			return false
+		}
+	}
+	return false
+}
+
+// bracket reads a bracket expression up to its end. A delimiter, a backslash or
+// a line end in one is not understood: implementations differ.
+func (r *sedReader) bracket(delim byte) bool {
+	if r.i++; r.at() == '^' {
+		r.i++
+	}
+	for first := true; ; first = false {
+		switch c := r.at(); {
+		case c == 0 || c == delim || c == '\\' || c == '\n':
+			return false
+		case c == ']' && !first:
+			return true
+		case c == '[':
+			end := strings.Index(r.s[r.i:], ":]")
+			if end < 2 || strings.Trim(r.s[r.i+1:r.i+end], ":abcdefghijklmnopqrstuvwxyz") != "" || r.s[r.i+1] != ':' {
+				return false
+			}
+			r.i += end + 1
+		}
+		r.i++
+	}
+}
+
+// address reads one address, or none.
+func (r *sedReader) address() bool {
+	delim := r.at()
+	switch delim {
+	case '\\':
+		r.i++
+		if delim = r.at(); delim == 0 || delim == '\n' || delim == '\\' {
+			return false
+		}
+		fallthrough
+	case '/':
+		r.i++
+		if !r.pattern(delim, true) {
+			return false
+		}
+	default:
+		r.skip("0123456789$~+")
+	}
+	r.skip("IM")
+	return true
 }
 
 // tarOptions are those of GNU tar; a first word without a dash is a cluster.

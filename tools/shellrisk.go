@@ -13,11 +13,10 @@ import (
 // see before it runs. It is built by construction: what is not understood makes
 // the line opaque or a program's grant narrow, never less.
 type analysis struct {
-	opaque    string
-	uncertain string // why no grant covers it
-	loose     string // the same, but only where no sandbox holds the writes
-	warnings  []string
-	network   bool
+	opaque   string
+	loose    string // why no grant covers it where no sandbox holds its writes
+	warnings []string
+	network  bool
 
 	calls    []progCall
 	builtins []string // of the shell, in the line
