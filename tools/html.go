@@ -385,10 +385,15 @@ func tagName(tag []byte) []byte {
 	return lower(tag[:end])
 }
 
+// lower returns an ASCII name in lower case, of the same length whatever it holds.
 func lower(name []byte) []byte {
-	for _, c := range name {
+	if !slices.ContainsFunc(name, func(c byte) bool { return c >= 'A' && c <= 'Z' }) {
+		return name
+	}
+	name = bytes.Clone(name)
+	for i, c := range name {
 		if c >= 'A' && c <= 'Z' {
-			return bytes.ToLower(name)
+			name[i] = c | 0x20
 		}
 	}
 	return name
