@@ -49,8 +49,8 @@ var WebFetch = Tool{
 
 func assessFetch(args Args) (Plan, error) {
 	u, err := ParseURL(args.String("url"))
-	if err != nil {
-		return Plan{}, err
+	if err != nil { // Judge refuses it: an address that is not what it seems is no slip
+		return Plan{Detail: err}, nil
 	}
 	if _, err := requestHeaders(args.Map("headers")); err != nil {
 		return Plan{}, err
@@ -61,10 +61,10 @@ func assessFetch(args Args) (Plan, error) {
 func judgeFetch(args Args, plan Plan, _ Facts) Judgement {
 	u, ok := plan.Detail.(URL)
 	if !ok {
-		return Judgement{Refuse: "the call was not assessed"}
+		return Judgement{Summary: "web_fetch " + args.String("url"), Refuse: fmt.Sprint(plan.Detail), Egress: Egress{Kind: EgressNone}}
 	}
 	j := Judgement{
-		Summary:        args.String("method") + " " + u.Display(),
+		Summary:        "web_fetch " + u.Display(),
 		Risk:           Moderate,
 		Refuse:         u.Refusal(),
 		Targets:        []Target{{Key: "web_fetch:" + u.HostKey(), Widest: Always}},

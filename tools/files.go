@@ -93,7 +93,7 @@ func judgeFiles(args Args, plan Plan, facts Facts) Judgement {
 	}
 	name := plan.Paths[0].Name
 	fact, known := facts.Paths[name]
-	j.Summary = action + " " + name
+	j.Summary = "files " + action + " " + name
 	switch action {
 	case "write", "append":
 		j.Summary += fmt.Sprintf(" (%d bytes)", len(args.String("content")))

@@ -67,14 +67,14 @@ func IsPublicAddr(ip netip.Addr) bool {
 		return false
 	}
 	if ip = ip.Unmap(); ip.Is4() {
-		return !within(ip, notPublic4)
+		return !inPrefixes(ip, notPublic4)
 	}
 	b := ip.As16() // zero for the invalid address, which no prefix contains
 	embedded := netip.AddrFrom4([4]byte(b[12:]))
 	if nat64.Contains(ip) {
 		return IsPublicAddr(embedded)
 	}
-	if !global6.Contains(ip) || within(ip, notPublic6) {
+	if !global6.Contains(ip) || inPrefixes(ip, notPublic6) {
 		return false
 	}
 	// ISATAP (RFC 5214, section 6.1): interface identifier [00|02]00:5efe:a.b.c.d.
@@ -84,7 +84,7 @@ func IsPublicAddr(ip netip.Addr) bool {
 	return true
 }
 
-func within(ip netip.Addr, list []netip.Prefix) bool {
+func inPrefixes(ip netip.Addr, list []netip.Prefix) bool {
 	for _, p := range list {
 		if p.Contains(ip) {
 			return true

@@ -208,7 +208,7 @@ func parseHost(s string) (host, script string, err error) {
 	}
 	// A name whose last label is a number is an IPv4 address to browsers (URL
 	// Standard, "ends in a number") and to getaddrinfo, in whatever notation.
-	if last := labels[len(labels)-1]; isNumber(last) {
+	if last := labels[len(labels)-1]; isNumeric(last) {
 		if ip, err := netip.ParseAddr(host); err != nil || !ascii || ip.String() != host {
 			return bad("it is not an IPv4 address in its canonical form")
 		}
@@ -232,7 +232,9 @@ func notNameRune(r rune) bool {
 	return !unicode.In(r, unicode.L, unicode.M, unicode.Nd) && !strings.ContainsRune("-_.\u00b7\u0375\u05f3\u05f4\u200c\u200d\u30fb", r)
 }
 
-func isNumber(label string) bool {
+// isNumeric reports whether a label is a number in some base, which URL parsers
+// elsewhere read as an address.
+func isNumeric(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""
 	}
@@ -343,7 +345,7 @@ func (u URL) join(ref string) string {
 	switch {
 	case ref == "" || ref[0] == '#':
 		return u.String()
-	case hasScheme(ref):
+	case startsWithScheme(ref):
 		return ref
 	case strings.HasPrefix(ref, "//"):
 		return u.Scheme + ":" + ref
@@ -355,8 +357,8 @@ func (u URL) join(ref string) string {
 	return origin + u.Path[:strings.LastIndexByte(u.Path, '/')+1] + ref
 }
 
-// hasScheme reports whether a reference starts with "scheme:".
-func hasScheme(ref string) bool {
+// startsWithScheme reports whether a reference starts with "scheme:".
+func startsWithScheme(ref string) bool {
 	for i, r := range strings.ToLower(ref) {
 		if r == ':' {
 			return i > 0

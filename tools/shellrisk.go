@@ -1,0 +1,396 @@
+package tools
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// An analysis is what can be read from one command line: the programs it can
+// start, what it writes, whether it needs the network, and what a person must
+// see before it runs. It is built by construction: what is not understood makes
+// the line opaque or a program's grant narrow, never less.
+type analysis struct {
+	opaque    string
+	uncertain string // why no grant covers it
+	loose     string // the same, but only where no sandbox holds the writes
+	warnings  []string
+	network   bool
+
+	calls    []progCall
+	builtins []string // of the shell, in the line
+	names    []string // shell variables set: opaque if the child inherits one
+	writes   []pathWrite
+	moved    bool // there is a cd
+
+	paths    []PathUse
+	programs []string
+	commands []string
+	argv     [][]string
+
+	downloads           bool // fetches something from elsewhere
+	gitWrite, gitConfig bool // a git command that changes the repository, its configuration
+	notGit              bool // something else than git and plain file tools
+	lines               int  // parsed so far, inner ones too
+}
+
+// progCall is one program that needs to be looked up.
+type progCall struct {
+	word     string // as the lookup needs it: a bare name, or a path from the workspace
+	widest   Scope
+	why      string
+	through  bool   // looked through: no target of its own, if it is what it seems
+	script   bool   // a file that an interpreter runs: no target, but bound by digest
+	download bool   // the line fetched something before
+	unless   string // see folder
+}
+
+// pathWrite is one path that may be written. A line with a cd has one for each
+// folder that it may be in.
+type pathWrite struct {
+	name string // from the workspace, absolute, or from "~/"
+	folder
+}
+
+// cwd is the set of folders in which a (sub)shell may be.
+type cwd struct{ at []folder }
+
+type folder struct {
+	dir    string
+	any    bool   // anywhere
+	unless string // not if this is a folder that exists: the cd to it cannot fail
+}
+
+// A command is one program with its arguments, as it will be started.
+type command struct {
+	words   []Word
+	piped   bool  // its input is a pipe
+	body    *Word // its input is this here-document or here-string
+	input   *Word // its input is this file
+	cwd     *cwd
+	repeats bool
+	exec    bool // not started by a shell: builtins are programs here
+	fed     bool // further words come from its input
+	depth   int
+	call    progCall
+}
+
+const (
+	maxInnerLines = 64
+	maxDepth      = 12
+)
+
+func (a *analysis) setOpaque(why string) {
+	if a.opaque == "" {
+		a.opaque = why
+	}
+}
+
+func (a *analysis) warn(w string) {
+	if !slices.Contains(a.warnings, w) {
+		a.warnings = append(a.warnings, w)
+	}
+}
+
+// line analyses one command line, in the workspace.
+func (a *analysis) line(text string, depth int) { a.inner(text, &cwd{at: []folder{{}}}, depth) }
+
+// inner analyses a line that is started in the folders of from.
+func (a *analysis) inner(text string, from *cwd, depth int) {
+	if a.lines++; a.lines > maxInnerLines || depth > maxDepth {
+		a.setOpaque("too many lines within lines")
+		return
+	}
+	s := ParseShell(text)
+	if s.Opaque != "" {
+		a.setOpaque(s.Opaque)
+		if forkBomb(text) {
+			a.warn("looks like a fork bomb")
+		}
+	}
+	for _, l := range s.Loops {
+		a.setName(l.Name)
+		for _, w := range l.Words {
+			a.network = a.network || hasScheme(w.Raw)
+		}
+	}
+	scopes := make([]*cwd, len(s.Scopes))
+	var enter func(int) *cwd
+	enter = func(i int) *cwd {
+		if scopes[i] == nil {
+			start := from
+			if s.Scopes[i] >= 0 {
+				start = enter(s.Scopes[i])
+			}
+			scopes[i] = &cwd{start.at} // never changed in place
+		}
+		return scopes[i]
+	}
+	for i := range s.Commands {
+		a.simple(&s.Commands[i], enter(s.Commands[i].Scope), depth)
+	}
+}
+
+func (a *analysis) simple(s *Simple, at *cwd, depth int) {
+	c := command{words: s.Words, piped: s.PipedIn, cwd: at, repeats: s.Repeats, depth: depth}
+	a.commands = append(a.commands, commandText(s))
+	for i := range s.Assigns {
+		a.assign(s.Assigns[i].Name, s.Assigns[i].Value, len(s.Words) > 0)
+	}
+	for i := range s.Redirs {
+		r := &s.Redirs[i]
+		input := r.Fd == 0
+		switch r.Op {
+		case "<<", "<<-", "<<<":
+			if input {
+				c.body, c.input, c.piped = r.Body, nil, false
+				if r.Op == "<<<" {
+					c.body = &r.Target
+				}
+			}
+			continue
+		case ">&", "<&":
+			if input && r.Target.Text != "-" {
+				c.body, c.input, c.piped = nil, nil, true // from who knows where
+			}
+			continue
+		}
+		p, ok := plainPath(r.Target)
+		switch {
+		case !ok:
+			a.setOpaque("a redirection to a path that is not constant")
+		case strings.HasPrefix(p, "/dev/tcp/") || strings.HasPrefix(p, "/dev/udp/"):
+			a.network = true
+			a.warn("opens a network connection by a redirection")
+		case r.Op == "<":
+			if input {
+				c.body, c.input, c.piped = nil, &r.Target, false
+			}
+		case !r.Outer:
+			a.write(p, at)
+		}
+	}
+	a.command(c)
+}
+
+// commandText is the command as written, with single blanks: what rules match.
+func commandText(s *Simple) string {
+	var b strings.Builder
+	add := func(text ...string) {
+		if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		for _, t := range text {
+			b.WriteString(t)
+		}
+	}
+	for i := range s.Assigns {
+		add(s.Assigns[i].Name, "=", s.Assigns[i].Value.Raw)
+	}
+	for i := range s.Words {
+		add(s.Words[i].Raw)
+	}
+	for i := range s.Redirs {
+		add(s.Redirs[i].Op, s.Redirs[i].Target.Raw)
+	}
+	return b.String()
+}
+
+// benign are variables that only choose a language, a format or a platform.
+const benign = " LANG LANGUAGE TZ NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE TERM COLUMNS LINES CI DEBIAN_FRONTEND NODE_ENV " +
+	"GOOS GOARCH CGO_ENABLED RUST_BACKTRACE PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING SOURCE_DATE_EPOCH GIT_TERMINAL_PROMPT "
+
+// assign checks one assignment. Before a program, or exported, it reaches the
+// program's environment; alone it only sets a variable of this shell.
+func (a *analysis) assign(name string, v Word, exported bool) {
+	switch {
+	case v.Const && (strings.Contains(benign, " "+name+" ") || strings.HasPrefix(name, "LC_")):
+		return
+	case steersPrograms(name):
+		a.warn(fmt.Sprintf("sets %s, which steers programs", name))
+		a.setOpaque(fmt.Sprintf("an assignment to %s", name))
+	case exported:
+		a.setOpaque(fmt.Sprintf("the environment variable %s is set", name))
+	case !v.Const:
+		a.setOpaque(fmt.Sprintf("%s is set to something that is not constant", name))
+	default:
+		a.setName(name)
+	}
+}
+
+// shellNames are special to the shell beside those that steer programs.
+const shellNames = " LINENO PPID OPTARG OPTIND OPTERR MAIL MAILPATH MAILCHECK UID EUID RANDOM SECONDS SRANDOM EPOCHSECONDS EPOCHREALTIME FUNCNEST GLOBIGNORE " +
+	"EXECIGNORE GROUPS DIRSTACK HISTFILE HISTSIZE HISTFILESIZE HISTCONTROL HISTIGNORE HISTTIMEFORMAT HISTCMD TIMEFORMAT TMOUT FIGNORE COMP_WORDS COMPREPLY " +
+	"COPROC FUNCNAME FCEDIT HOSTFILE HOSTNAME HOSTTYPE MACHTYPE OSTYPE REPLY MAPFILE PIPESTATUS READLINE_LINE LC_ALL "
+
+// setName notes that a variable of the shell gets a value.
+func (a *analysis) setName(name string) {
+	if !isName(name) || strings.Contains(shellNames, " "+name+" ") || steersPrograms(name) {
+		a.setOpaque(fmt.Sprintf("%s is special to the shell", name))
+	}
+	a.names = append(a.names, name)
+}
+
+// plainPath returns the path that a word stands for where that is plain.
+func plainPath(w Word) (string, bool) {
+	if w.Const {
+		return w.Text, w.Text != ""
+	}
+	if w.Raw == "~" || strings.HasPrefix(w.Raw, "~/") && strings.Trim(w.Raw[1:], plainBytes) == "" {
+		return w.Raw, true
+	}
+	return "", false
+}
+
+const plainBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-+@%,"
+
+func rooted(p string) bool {
+	return strings.HasPrefix(p, "/") || p == "~" || strings.HasPrefix(p, "~/")
+}
+
+func joinPath(dir, p string) string {
+	if dir == "" || dir == "." || rooted(p) {
+		return p
+	}
+	return dir + "/" + p
+}
+
+// write notes a path that is written, in every folder where it may lie.
+func (a *analysis) write(p string, at *cwd) {
+	switch {
+	case p == "/dev/null" || p == "/dev/stdout" || p == "/dev/stderr" || p == "/dev/tty" || p == "/dev/full" || p == "/dev/zero" || strings.HasPrefix(p, "/dev/fd/"):
+		return
+	case p == ".git" || strings.HasPrefix(p, ".git/") || strings.Contains(p, "/.git"):
+		a.notGit = true
+	}
+	if why := writeWarning(p); why != "" {
+		a.warn(why + ": " + p)
+	}
+	add := func(w pathWrite) {
+		if !slices.Contains(a.writes, w) {
+			a.writes = append(a.writes, w)
+			if !w.any {
+				a.paths = append(a.paths, PathUse{Name: w.name, Write: true})
+			}
+		}
+	}
+	if rooted(p) {
+		add(pathWrite{name: p})
+		return
+	}
+	for _, f := range at.at {
+		add(pathWrite{joinPath(f.dir, p), f})
+	}
+}
+
+// writeWord is write for an operand, which need not be constant.
+func (a *analysis) writeWord(w Word, at *cwd) {
+	if p, ok := plainPath(w); ok {
+		a.write(p, at)
+	} else if a.loose == "" {
+		a.loose = "it writes to a path that is not constant"
+	}
+}
+
+// writeWarning says why a person should see a write to this path.
+func writeWarning(p string) string {
+	dir, base := "", p
+	if i := strings.LastIndexByte(p, '/'); i >= 0 {
+		dir, base = p[:i+1], p[i+1:]
+	}
+	in := func(s string) bool { return strings.Contains("/"+dir, s) }
+	switch {
+	case strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/"):
+		return "writes to a device"
+	case in("/.git/hooks/") || base == "hooks" && in("/.git/") || base == "post-commit" || base == "pre-commit" || base == "pre-push":
+		return "writes a git hook"
+	case in("/.git/") && (strings.HasPrefix(base, "config") || base == "commondir"), base == ".gitconfig", base == ".gitmodules", dir == "" && base == ".git", in("/git/") && in("/.config/"):
+		return "changes git's configuration"
+	case strings.HasSuffix(base, "_history") || in("/var/log/"):
+		return "changes a log or a history"
+	case in("/etc/cron") || in("/var/spool/cron/") || in("/systemd/") || in("/LaunchAgents/") || in("/LaunchDaemons/") || in("/autostart/") || in("/etc/init.d/"):
+		return "changes what the system starts"
+	case in("/.ssh/"):
+		return "changes ssh's settings"
+	case strings.HasPrefix(base, ".") && strings.Contains(" .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout "+
+		".kshrc .mkshrc .shrc .cshrc .tcshrc .login .logout .xprofile .xinitrc .xsession .xsessionrc .inputrc .pam_environment .envrc ", " "+base+" "),
+		base == "config.fish", in("/etc/profile.d/"), dir == "/etc/" && strings.Contains(" profile bash.bashrc bashrc zshenv zshrc zprofile environment ", " "+base+" "):
+		return "changes a shell's start-up file"
+	}
+	return ""
+}
+
+// cd follows a change of the folder.
+func (a *analysis) cd(args []Word, c *command) {
+	a.moved = true
+	for len(args) > 0 && args[0].Const && (args[0].Text == "-L" || args[0].Text == "--") {
+		args = args[1:]
+	}
+	target, ok := "~", true
+	if len(args) == 1 {
+		target, ok = plainPath(args[0])
+	}
+	if !ok || len(args) > 1 || strings.HasPrefix(target, "-") || c.repeats && !rooted(target) {
+		c.cwd.at = []folder{{any: true}}
+		return
+	}
+	var after []folder
+	add := func(f folder) {
+		if !slices.Contains(after, f) {
+			after = append(after, f)
+		}
+	}
+	for _, f := range c.cwd.at {
+		if f.any && !rooted(target) {
+			add(f)
+			continue
+		}
+		dir := logical(joinPath(f.dir, target))
+		if dir == "" {
+			dir = "."
+		}
+		a.paths = append(a.paths, PathUse{Name: dir})
+		add(folder{dir: dir, unless: f.unless})
+		// It may fail and leave the shell where it was; only a folder that
+		// nothing earlier in this line can have removed is sure to be there.
+		if len(a.calls) == 0 && !c.repeats && f.unless == "" {
+			f.unless = dir
+		}
+		add(f)
+	}
+	if len(after) > 6 {
+		after = []folder{{any: true}}
+	}
+	c.cwd.at = after
+}
+
+// logical takes "." and ".." out of a path as cd does: by text, not by links.
+func logical(p string) string {
+	var out []string
+	for part := range strings.SplitSeq(p, "/") {
+		switch {
+		case part == "." || part == "" && len(out) > 0:
+		case part == ".." && len(out) > 0 && out[len(out)-1] != ".." && out[len(out)-1] != "~":
+			if out[len(out)-1] != "" {
+				out = out[:len(out)-1]
+			}
+		default:
+			out = append(out, part)
+		}
+	}
+	if len(out) == 1 && out[0] == "" {
+		return "/"
+	}
+	return strings.Join(out, "/")
+}
+
+// forkBomb reports whether a function is defined that starts itself twice. It
+// looks at the text: a line with a function is not analysed.
+func forkBomb(text string) bool {
+	text = strings.NewReplacer(" ", "", "\t", "", "\n", ";").Replace(text)
+	name, body, ok := strings.Cut(text, "(){")
+	if i := strings.LastIndexAny(name, ";&|"); ok && i >= 0 {
+		name = name[i+1:]
+	}
+	return ok && name != "" && (strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2)
+}
