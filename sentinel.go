@@ -267,7 +267,7 @@ func (s *Sentinel) change(c *callState) *tools.FileChange {
 	if c.tool.Change == nil {
 		return nil
 	}
-	ch, ok := c.tool.Change(c.args, &s.host)
+	ch, ok := c.tool.Change(&tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &s.host})
 	if !ok {
 		return nil
 	}
