@@ -242,9 +242,9 @@ func (p *program) chat(ctx context.Context, args []string) error {
 			}
 			continue
 		}
-		turn, cancel := context.WithCancelCause(ctx)
+		turn, end := inTurn(ctx)
 		_, err = a.send(turn, message{chat: name, text: line})
-		cancel(nil)
+		end()
 		switch {
 		case errors.Is(err, errAudit), ctx.Err() != nil, errors.Is(err, errBrokenPipe):
 			return err

@@ -505,7 +505,7 @@ func TestFetchJudgement(t *testing.T) {
 	if j.Risk != Moderate || j.Refuse != "" || j.Sends || !j.ReadsUntrusted || j.ReadsPrivate || j.URL != "https://example.com/a?b=c" ||
 		j.RequestBytes != len(j.URL) || j.Egress.Kind != EgressHosts || !slices.Equal(j.Egress.Hosts, []string{"example.com"}) ||
 		len(j.Targets) != 1 || j.Targets[0] != (Target{Key: "web_fetch:example.com", Widest: Always}) || j.Widest != Always ||
-		j.Summary != "GET https://example.com/a?b=c" {
+		j.Summary != "web_fetch https://example.com/a?b=c" {
 		t.Errorf("%+v", j)
 	}
 	if j := fetchCall(t, map[string]any{"url": "https://example.com:8443/"}).Judgement; j.Targets[0].Key != "web_fetch:example.com:8443" || j.Egress.Hosts[0] != "example.com:8443" {
