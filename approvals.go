@@ -140,6 +140,11 @@ func (a *Approvals) update(ctx context.Context, fn func() ([]Record, error)) err
 	return errors.Join(a.failed, refused)
 }
 
+// Sweep expires the questions whose process is gone, as every method does that writes.
+func (a *Approvals) Sweep(ctx context.Context) error {
+	return a.update(ctx, func() ([]Record, error) { return nil, nil })
+}
+
 func (a *Approvals) gone(run string) bool { return run != a.run && runGone(a.dir, run) }
 
 func (q *Question) record(body recordBody) Record {

@@ -85,11 +85,13 @@ func (in *Input) holds(v *vote, key string, to tools.Scope) bool {
 // covered returns the keys by which grants answer the question, and those of the call's keys that none covers; nil means
 // that it is answered. A grant counts only if it could have been given for this very call.
 func (in *Input) covered(v *vote) (keys, missing []string) {
+	targets := in.targets()
+	keys = make([]string, 0, 1+len(targets))
 	whole := in.Tool.Name == "shell" && v.widest >= tools.Task && in.holds(v, "shell", tools.Task)
 	if whole {
-		keys = []string{"shell"}
+		keys = append(keys, "shell")
 	}
-	for _, t := range in.targets() {
+	for _, t := range targets {
 		to := min(v.widest, t.Widest)
 		switch {
 		case whole && to >= tools.Task:
@@ -99,7 +101,7 @@ func (in *Input) covered(v *vote) (keys, missing []string) {
 			missing = append(missing, t.Key)
 		}
 	}
-	if keys == nil && missing == nil {
+	if len(keys) == 0 && missing == nil {
 		missing = []string{} // there is nothing to grant
 	}
 	return keys, missing

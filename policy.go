@@ -22,13 +22,7 @@ const (
 )
 
 func (v Verdict) String() string {
-	switch v {
-	case Allow:
-		return "allow"
-	case Ask:
-		return "ask"
-	}
-	return "deny"
+	return map[Verdict]string{Deny: "deny", Ask: "ask", Allow: "allow"}[v]
 }
 
 // Labels are the two labels of a chat (or of a file, memory or grant).
@@ -352,8 +346,11 @@ func (p *Policy) voteRules(in *Input) vote {
 		}
 		floor = floor || r.action == Deny && in.Judgement.Opaque != ""
 	}
-	return vote{step: stepRules, cast: floor, verdict: Ask, why: "a rule asks each time",
-		reason: "the line cannot be analysed, so a rule that denies might be meant for it"}
+	if floor {
+		return vote{step: stepRules, cast: true, verdict: Ask,
+			reason: "the line cannot be analysed, so a rule that denies might be meant for it"}
+	}
+	return vote{step: stepRules}
 }
 
 // risk is the call's, at least its tool's.
@@ -386,13 +383,14 @@ func (in *Input) forms(arg string) *forms {
 			return &in.tried[i]
 		}
 	}
-	j, f := &in.Judgement, forms{arg: arg}
+	j := &in.Judgement
+	f := forms{arg: arg, any: make([]string, 0, 2+len(j.Forms[arg])+len(j.Commands)+2*len(j.Argv))}
 	switch val := in.Args[arg].(type) {
 	case nil:
 	case string:
-		f.any = append(append(make([]string, 0, 8), val), j.Forms[arg]...)
+		f.any = append(append(f.any, val), j.Forms[arg]...)
 	case []string:
-		f.any = append(slices.Clip(val), j.Forms[arg]...)
+		f.any = append(append(f.any, val...), j.Forms[arg]...)
 	default: // numbers, booleans, maps
 		f.any = append(f.any, jsonText(val))
 	}
@@ -415,16 +413,18 @@ func (in *Input) forms(arg string) *forms {
 
 // fits reports whether the arguments match all patterns of a rule.
 func (in *Input) fits(r *rule) bool {
+	all := r.action == Allow
 	for i := range r.match {
 		m := &r.match[i]
 		f := in.forms(m.arg)
-		hit := r.action == Allow && len(f.each) > 0
-		if r.action == Allow {
-			for _, s := range f.each {
-				hit = hit && (m.pat.match(s) || m.arg == "path" && in.spelled(&m.pat, s))
+		texts, hit := f.any, false
+		if all {
+			texts = f.each
+		}
+		for _, s := range texts {
+			if hit = m.pat.match(s) || all && m.arg == "path" && in.spelled(&m.pat, s); hit != all {
+				break
 			}
-		} else {
-			hit = slices.ContainsFunc(f.any, m.pat.match)
 		}
 		if !hit {
 			return false
