@@ -233,7 +233,7 @@ func (a *Approvals) Ask(ctx context.Context, q Question, show func(context.Conte
 	}); err != nil {
 		return Answer{Expired: true, Reason: why}, err
 	}
-	defer func() { // also when it panics
+	defer func() {
 		closed, cerr := a.close(ctx, &q, why)
 		if err = errors.Join(err, cerr); err != nil || ctx.Err() != nil {
 			closed = Answer{Expired: true, Reason: why}
@@ -249,31 +249,26 @@ func (a *Approvals) Ask(ctx context.Context, q Question, show func(context.Conte
 // wait returns when the question is answered or must end; the text says why it must.
 func (a *Approvals) wait(ctx context.Context, q *Question, answered <-chan struct{}, show func(context.Context)) string {
 	sctx, cancel := context.WithCancel(ctx)
-	var shown chan any // nil when show has ended, which gives what it panicked with
-	ended := func(panicked any) {
-		if shown = nil; panicked != nil {
-			panic(panicked)
-		}
-	}
-	if show != nil {
-		shown = make(chan any)
-		go func() {
-			defer func() { shown <- recover() }()
+	failed := make(chan string, 1)
+	var shown sync.WaitGroup
+	defer shown.Wait()
+	defer cancel()
+	if show != nil { // when it gives up, others can still answer
+		shown.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					failed <- fmt.Sprintf("it could not be shown: %v", p)
+				}
+			}()
 			show(sctx)
-		}()
+		})
 	}
-	defer func() {
-		if cancel(); shown != nil {
-			ended(<-shown)
-		}
-	}()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case p := <-shown: // who shows it has given up; others can still answer
-			ended(p)
-			continue
+		case why := <-failed:
+			return why
 		case <-answered:
 			return ""
 		case <-ctx.Done():

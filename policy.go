@@ -21,9 +21,7 @@ const (
 	Allow
 )
 
-func (v Verdict) String() string {
-	return map[Verdict]string{Deny: "deny", Ask: "ask", Allow: "allow"}[v]
-}
+func (v Verdict) String() string { return [...]string{"deny", "ask", "allow"}[v] }
 
 // Labels are the two labels of a chat (or of a file, memory or grant).
 type Labels struct{ Private, Untrusted bool }
@@ -58,7 +56,7 @@ type Policy struct {
 	mode                    string
 	deny, rules, allow, ask []rule
 	labels                  bool
-	hosts                   []string
+	hosts                   []glob
 }
 
 // A rule is one of the rules, or a tool list's entry, which matches any argument.
@@ -86,7 +84,7 @@ func (e *keyError) Error() string { return e.Key + ": " + e.Err.Error() }
 
 // compilePolicy checks the settings and compiles them. toolNames are the tools present here. An error is a *keyError.
 func compilePolicy(s sentinelConfig, toolNames []string) (*Policy, error) {
-	p := &Policy{mode: s.Mode, labels: s.TaintTracking, hosts: s.EgressAllowlist}
+	p := &Policy{mode: s.Mode, labels: s.TaintTracking}
 	if err := oneOf(s.Mode, "ask", "strict", "auto"); err != nil {
 		return nil, &keyError{"sentinel.mode", err}
 	}
@@ -116,9 +114,11 @@ func compilePolicy(s sentinelConfig, toolNames []string) (*Policy, error) {
 		}
 	}
 	for i, host := range s.EgressAllowlist {
-		if err := checkHostPattern(host); err != nil {
+		g, err := compileGlob(host)
+		if err = cmp.Or(checkHostPattern(host), err); err != nil {
 			return nil, &keyError{fmt.Sprintf("sentinel.egress_allowlist[%d]", i), err}
 		}
+		p.hosts = append(p.hosts, g)
 	}
 	p.compiled = true
 	return p, nil
@@ -144,7 +144,7 @@ func compileRule(from ruleConfig, toolNames []string) (r rule, err error) {
 		return r, fmt.Errorf("bad pattern %q: no tool can have such a name", from.Tool)
 	}
 	// A name without a wildcard must exist: a rule for a tool that was renamed would be none.
-	if r.tool, err = compileGlob(from.Tool); r.tool.parts == nil && !strings.HasPrefix(from.Tool, "mcp__") &&
+	if r.tool, err = compileGlob(from.Tool); r.tool.plain() && !strings.HasPrefix(from.Tool, "mcp__") &&
 		!slices.Contains(builtinTools, from.Tool) && !slices.Contains(toolNames, from.Tool) {
 		return r, fmt.Errorf("there is no tool %q", from.Tool)
 	}
@@ -238,9 +238,10 @@ func (p *Policy) Decide(in Input) Decision {
 	if r := in.Judgement.Refuse; r != "" {
 		return refusal(r)
 	}
-	votes := append(make([]vote, 0, 8), p.voteDenied(&in), p.voteRules(&in), p.voteLists(&in))
-	votes = p.voteLabels(&in, votes)
-	votes = append(votes, p.voteMode(&in), voteWarnings(&in))
+	votes := append(make([]vote, 0, 8), in.first(stepDenied, p.deny), p.voteRules(&in), p.voteLists(&in))
+	w := in.Judgement.Warnings
+	votes = append(p.voteLabels(&in, votes), p.voteMode(&in),
+		vote{step: stepWarnings, cast: len(w) > 0, verdict: Ask, reason: strings.Join(w, "; ")})
 	d := Decision{Steps: make([]StepVote, len(votes))}
 	for i := range votes {
 		d.Steps[i] = StepVote{votes[i].step, "none", votes[i].reason}
@@ -302,31 +303,24 @@ func (d *Decision) settle(in *Input, votes []vote) {
 }
 
 func (d *Decision) decide(v *vote, verdict Verdict) {
-	d.Verdict, d.Step, d.Rule, d.By, d.Reasons = verdict, v.step, v.rule, "mode", []string{v.reason}
-	if v.rule != "" {
-		d.By = "rule"
+	d.Verdict, d.Step, d.Rule, d.By, d.Reasons = verdict, v.step, v.rule, "rule", []string{v.reason}
+	if v.rule == "" {
+		d.By = "mode"
 	}
 }
 
 func (r *rule) vote(step string) vote {
-	return vote{step: step, cast: true, verdict: r.action, rule: r.name, reason: r.reason}
+	return vote{step: step, cast: true, verdict: r.action, rule: r.name, reason: r.reason, why: "a rule asks each time"}
 }
 
-// entry returns the first entry of a tool list that is for the call, nil if none is.
-func (in *Input) entry(list []rule) *rule {
+// first is the vote of the first entry of a tool list that is for the call.
+func (in *Input) first(step string, list []rule) vote {
 	for i := range list {
 		if list[i].tool.match(in.Tool.Name) {
-			return &list[i]
+			return list[i].vote(step)
 		}
 	}
-	return nil
-}
-
-func (p *Policy) voteDenied(in *Input) vote {
-	if r := in.entry(p.deny); r != nil {
-		return r.vote(stepDenied)
-	}
-	return vote{step: stepDenied}
+	return vote{step: step}
 }
 
 // voteRules finds the first rule that matches.
@@ -340,9 +334,7 @@ func (p *Policy) voteRules(in *Input) vote {
 			continue
 		}
 		if in.fits(r) {
-			v := r.vote(stepRules)
-			v.why = "a rule asks each time"
-			return v
+			return r.vote(stepRules)
 		}
 		floor = floor || r.action == Deny && in.Judgement.Opaque != ""
 	}
@@ -452,21 +444,18 @@ func jsonText(v any) string {
 }
 
 func (p *Policy) voteLists(in *Input) vote {
-	if r := in.entry(p.ask); r != nil {
-		v := r.vote(stepLists)
+	if v := in.first(stepLists, p.ask); v.cast {
 		v.widest, v.why = in.widest()
 		return v
 	}
-	r := in.entry(p.allow)
+	v := in.first(stepLists, p.allow)
 	switch {
-	case r == nil:
-		return vote{step: stepLists}
-	case who(in.Channel) == "app":
-		return vote{step: stepLists, reason: r.name + " does not count for another app"}
-	case !in.readable():
-		return vote{step: stepLists, reason: r.name + " does not cover this call"}
+	case v.cast && who(in.Channel) == "app":
+		return vote{step: stepLists, reason: v.rule + " does not count for another app"}
+	case v.cast && !in.readable():
+		return vote{step: stepLists, reason: v.rule + " does not cover this call"}
 	}
-	return r.vote(stepLists)
+	return v
 }
 
 // voteLabels casts up to three questions, or one vote that is none. Any grant answers where the keys name the destination,
@@ -477,9 +466,9 @@ func (p *Policy) voteLabels(in *Input, votes []vote) []vote {
 		return append(votes, vote{step: stepLabels})
 	}
 	j, n := &in.Judgement, len(votes)
+	whole, _ := in.widest()
 	ask := func(widest tools.Scope, reason string) {
-		to, _ := in.widest()
-		votes = append(votes, vote{step: stepLabels, cast: true, verdict: Ask, reason: reason, widest: min(widest, to),
+		votes = append(votes, vote{step: stepLabels, cast: true, verdict: Ask, reason: reason, widest: min(widest, whole),
 			labels: true, why: "no grant is for this very destination in such a chat"})
 	}
 	keys, to := tools.Task, tools.Task
@@ -542,19 +531,10 @@ func (p *Policy) unlisted(in *Input) (hosts, how string) {
 	case j.RequestBytes > maxListedURL || search && j.RequestBytes > maxQuery:
 		return strings.Join(j.Egress.Hosts, ", "), fmt.Sprintf("sends %d bytes to ", j.RequestBytes)
 	}
-	var out []string
-	for _, h := range j.Egress.Hosts {
-		if j.Sends || !search && !slices.ContainsFunc(p.hosts, func(entry string) bool { return hostListed(entry, h) }) {
-			out = append(out, h)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(j.Egress.Hosts), func(host string) bool {
+		return !j.Sends && (search || slices.ContainsFunc(p.hosts, func(g glob) bool { return g.match(host) }))
+	})
 	return strings.Join(out, ", "), "sends to "
-}
-
-// hostListed reports whether an entry of the allow-list, HOST or *.HOST, is for a canonical host.
-func hostListed(entry, host string) bool {
-	of, sub := strings.CutPrefix(entry, "*")
-	return host == entry || sub && len(host) > len(of) && strings.HasSuffix(host, of)
 }
 
 // named reports whether the call's keys name each host that it sends to.
@@ -591,9 +571,4 @@ func (p *Policy) voteMode(in *Input) vote {
 		v.reason = risk.String() + " calls ask"
 	}
 	return v
-}
-
-func voteWarnings(in *Input) vote {
-	w := in.Judgement.Warnings
-	return vote{step: stepWarnings, cast: len(w) > 0, verdict: Ask, reason: strings.Join(w, "; ")}
 }

@@ -144,7 +144,7 @@ func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 	ordered := slices.Concat(p.deny, p.rules)
 	for i, r := range slices.Concat(ordered, p.allow, p.ask) {
 		which := slices.DeleteFunc(slices.Clone(list), func(t tools.Tool) bool { return !r.tool.match(t.Name) })
-		if len(which) == 0 && (r.tool.parts != nil || strings.HasPrefix(r.tool.text, "mcp__")) {
+		if len(which) == 0 && (!r.tool.plain() || strings.HasPrefix(r.tool.text, "mcp__")) {
 			out = append(out, r.name+": matches no tool")
 		}
 		if i < len(ordered) {
