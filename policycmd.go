@@ -197,17 +197,13 @@ func (r *rule) lint(which []tools.Tool, blind, labels bool) (out []string) {
 	if r.action != Allow {
 		return out
 	}
-	var freed []string // that the labels would stop
-	for _, t := range which {
-		if t.Egress != tools.EgressNone || t.Risk == tools.Sensitive || t.Name == "skills" || t.Name == "contacts" {
-			freed = append(freed, t.Name)
-		}
-	}
 	if blind && slices.ContainsFunc(which, func(t tools.Tool) bool { return t.Risk != tools.Safe }) {
 		out = append(out, "lets every call of "+r.tool.text+" run")
 	}
-	if labels && len(freed) > 0 {
-		out = append(out, "also lets "+strings.Join(freed, ", ")+" run in a private or untrusted chat")
+	for _, t := range which {
+		if labels && (t.Egress != tools.EgressNone || t.Risk == tools.Sensitive || t.Name == "skills" || t.Name == "contacts") {
+			out = append(out, "also lets "+t.Name+" run in a private or untrusted chat")
+		}
 	}
 	for _, m := range r.match {
 		program, _, _ := strings.Cut(m.pat.text, " ")
@@ -223,18 +219,13 @@ func (r *rule) lint(which []tools.Tool, blind, labels bool) (out []string) {
 
 // canMatch reports whether the tool has the argument, and the pattern may match a value of it.
 func (m argPattern) canMatch(t tools.Tool) bool {
-	i := slices.IndexFunc(t.Params, func(p tools.Param) bool { return p.Name == m.arg })
-	if i < 0 {
-		return false
-	}
-	switch p := t.Params[i]; {
-	case p.Type == "integer":
-		return strings.Trim(m.pat.text, "*?-0123456789") == ""
-	case p.Type == "boolean":
-		return m.pat.match("true") || m.pat.match("false")
-	default:
-		return p.Enum == nil || slices.ContainsFunc(p.Enum, m.pat.match)
-	}
+	return slices.ContainsFunc(t.Params, func(p tools.Param) bool {
+		if p.Type == "boolean" {
+			p.Enum = []string{"true", "false"}
+		}
+		return p.Name == m.arg && (p.Enum == nil || slices.ContainsFunc(p.Enum, m.pat.match)) &&
+			(p.Type != "integer" || strings.Trim(m.pat.text, "*?-0123456789") == "")
+	})
 }
 
 // An approvalsAction is what a command does once the approvals are open.
