@@ -622,7 +622,10 @@ func (a *analysis) script(w Word, c *command) {
 
 // run adds a command that another one starts.
 func (a *analysis) run(words []Word, c *command) {
-	a.command(command{words: words, piped: c.piped, body: c.body, input: c.input, cwd: c.cwd, repeats: c.repeats, exec: true, fed: c.fed, depth: c.depth + 1})
+	inner := *c
+	inner.words, inner.exec, inner.call = words, true, progCall{}
+	inner.depth++
+	a.command(inner)
 }
 
 // unwrap looks through a program that runs its operands.

@@ -69,6 +69,7 @@ type command struct {
 	piped   bool  // its input is a pipe
 	body    *Word // its input is this here-document or here-string
 	input   *Word // its input is this file
+	inputAt *cwd  // which was opened here
 	cwd     *cwd
 	repeats bool
 	exec    bool // not started by a shell: builtins are programs here
@@ -139,7 +140,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 }
 
 func (a *analysis) simple(s *Simple, at *cwd, depth int) {
-	c := command{words: s.Words, piped: s.PipedIn, cwd: at, repeats: s.Repeats, depth: depth}
+	c := command{words: s.Words, piped: s.PipedIn, cwd: at, inputAt: at, repeats: s.Repeats, depth: depth}
 	a.commands = append(a.commands, commandText(s))
 	for i := range s.Assigns {
 		a.assign(s.Assigns[i].Name, s.Assigns[i].Value, len(s.Words) > 0)
