@@ -9,6 +9,7 @@ import (
 const (
 	maxShellLine  = 8 << 10 // bytes
 	maxShellDepth = 32      // nested lists, substitutions included
+	maxCopies     = 4096    // a redirection for each command of a compound command
 )
 
 const wordChunk = 256 // words that are allocated together
@@ -124,6 +125,7 @@ type shellParser struct {
 	pending               []hereDoc
 	pendBase              int      // pending entries before it belong to commands around a substitution
 	heres, compounds      int      // here-documents and compound commands so far
+	copies                int      // redirections of compound commands recorded with the commands in them
 	arena                 []Word   // where commands that are not in another one's words keep their words
 	busy                  bool     // such a command is being read
 	buf                   []byte   // the texts of the words being read
@@ -175,13 +177,15 @@ func (p *shellParser) survey() {
 			ascii = false
 		}
 	}
-	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/16))
-	p.arena = make([]Word, 0, min(separators+blanks+wordChunk/16, wordChunk))
+	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/24))
+	p.arena = make([]Word, 0, min(separators+blanks, wordChunk))
 	if ascii {
 		return
 	}
 	if !utf8.ValidString(p.src) {
 		p.note("not valid UTF-8")
+	} else if oldBash && strings.IndexByte(p.src, 0xa0) >= 0 {
+		p.note("a character that bash 3.2 may split")
 	} else if strings.ContainsFunc(p.src, func(r rune) bool { return r >= 0x80 && r < 0xa0 }) {
 		p.note("control character")
 	}
@@ -285,17 +289,14 @@ func (p *shellParser) keyword() string {
 	if !isKeyword(w) {
 		return ""
 	}
-	if i == len(p.src) || byteClass[p.src[i]] == byteEnd {
-		return w
+	if i < len(p.src) && byteClass[p.src[i]] != byteEnd {
+		return "" // where a line continuation follows, see simple
 	}
-	if strings.HasPrefix(p.src[i:], "\\\n") {
-		p.stop("line continuation at a reserved word")
-	}
-	return ""
+	return w
 }
 
 // isKeyword knows the reserved words of both shells, but for "time": in bash it
-// starts a pipeline, in dash a program, see checkTime.
+// starts a pipeline, in dash a program, see opaqueTime.
 func isKeyword(w string) bool {
 	switch w {
 	case "!", "{", "}", "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
@@ -543,12 +544,9 @@ func (p *shellParser) forClause() {
 	} else if p.linebreak(); p.keyword() == "in" {
 		p.pos += len("in")
 		words, own := p.room()
-		for p.blanks(); ; p.blanks() {
-			w, ok := p.word(false)
-			if !ok {
-				break
-			}
-			words = append(words, w)
+		for p.blanks(); !p.wordEnds(); p.blanks() {
+			words = append(words, Word{})
+			p.word(&words[len(words)-1], false)
 		}
 		if loop.Words = p.keep(words, own); loop.Words == nil {
 			loop.Words = []Word{}
@@ -606,8 +604,8 @@ func (p *shellParser) caseClause() {
 
 // pattern reads a word of a case clause.
 func (p *shellParser) pattern() {
-	w, ok := p.word(false)
-	if !ok || isKeyword(w.Raw) {
+	var w Word
+	if p.word(&w, false); w.Raw == "" || isKeyword(w.Text) {
 		p.stop("does not parse as shell")
 	}
 	p.blanks()
@@ -620,6 +618,10 @@ func (p *shellParser) trailing(first int) {
 	for p.blanks(); p.redir(&outer); p.blanks() {
 	}
 	for i := first; i < len(p.out.Commands) && outer != nil; i++ {
+		if p.copies += len(outer); p.copies > maxCopies {
+			p.stop("too many redirections around commands")
+			return
+		}
 		c := &p.out.Commands[i]
 		list := make([]Redir, 0, len(outer)+len(c.Redirs))
 		set := c.stdinSet
@@ -646,21 +648,23 @@ func (p *shellParser) simple() {
 		if p.redir(&redirs) || len(words) == 0 && p.assign(&assigns) {
 			continue
 		}
-		w, ok := p.word(false)
-		if !ok {
+		if p.wordEnds() {
 			break
 		}
+		first := len(words) == 0
+		words = append(words, Word{})
+		w := &words[len(words)-1]
+		p.word(w, false)
 		switch {
 		case p.at() == '(':
 			p.stop("( after a word: a function, an array or an extended pattern")
 		case p.descriptor(w):
 			p.stop("bash's descriptor before a redirection")
-		case len(words) == 0 && isKeyword(w.Raw):
+		case first && isKeyword(w.Raw):
 			p.stop("reserved word after an assignment or redirection")
-		case len(words) == 0 && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
+		case first && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
 			p.stop("line continuation in a reserved word")
 		}
-		words = append(words, w)
 	}
 	s := &p.out.Commands[n]
 	s.Words, s.Redirs, s.Assigns = p.keep(words, own), redirs, assigns
@@ -688,7 +692,7 @@ func (p *shellParser) room() ([]Word, bool) {
 		return nil, false
 	}
 	p.busy = true
-	if n := len(p.arena); cap(p.arena)-n < wordChunk/16 {
+	if len(p.arena) == cap(p.arena) {
 		p.arena = make([]Word, 0, wordChunk) // what the old one holds stays there
 	}
 	return p.arena[len(p.arena):], true
@@ -698,9 +702,8 @@ func (p *shellParser) room() ([]Word, bool) {
 func (p *shellParser) keep(words []Word, own bool) []Word {
 	if own {
 		p.busy = false
-		if n := len(p.arena) + len(words); n <= cap(p.arena) {
-			p.arena = p.arena[:n]
-		}
+		// If they outgrew it, append has moved them out of the arena.
+		p.arena = p.arena[:min(len(p.arena)+len(words), cap(p.arena))]
 	}
 	return words[:len(words):len(words)]
 }
@@ -714,15 +717,13 @@ func (p *shellParser) assign(list *[]Assign) bool {
 		return false
 	case p.at() == '=':
 		p.pos++
-		value, _ := p.word(true)
-		if value.Raw == "" {
-			value.Const = true
-		}
+		a := Assign{Name: name}
+		p.word(&a.Value, true)
 		if p.at() == '(' {
 			p.stop("bash's array")
 		}
 		p.checkSpecial(name)
-		*list = append(*list, Assign{name, value})
+		*list = append(*list, a)
 		return true
 	case p.at() == '[' || p.at() == '+' && p.ahead(1) == '=':
 		p.stop("bash's assignment to an array, or +=")

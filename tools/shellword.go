@@ -1,6 +1,9 @@
 package tools
 
-import "strings"
+import (
+	"runtime"
+	"strings"
+)
 
 // A wordState is what is known of the word being read.
 type wordState struct {
@@ -40,17 +43,23 @@ func (p *shellParser) expand(s *wordState, q quoting) {
 	}
 }
 
-// word reads one word and reports whether there was one. The value of an
+// wordEnds reports whether no word can start or go on at pos.
+func (p *shellParser) wordEnds() bool {
+	return p.pos >= len(p.src) || byteClass[p.src[p.pos]] == byteEnd
+}
+
+// word reads one word into w; it is empty where none stands. The value of an
 // assignment is not split, and patterns and braces mean nothing in it.
-func (p *shellParser) word(value bool) (Word, bool) {
+func (p *shellParser) word(w *Word, value bool) {
 	start, i := p.pos, p.pos
 	for i < len(p.src) && byteClass[p.src[i]] == bytePlain {
 		i++
 	}
 	if i == len(p.src) || byteClass[p.src[i]] == byteEnd {
 		p.pos = i
-		raw := p.src[start:i]
-		return Word{Raw: raw, Text: raw, Const: i > start, number: isNumber(raw)}, i > start
+		w.Raw, w.Const = p.src[start:i], true
+		w.Text, w.number = w.Raw, isNumber(w.Raw)
+		return
 	}
 	src := p.src
 	if p.buf == nil {
@@ -101,7 +110,8 @@ func (p *shellParser) word(value bool) (Word, bool) {
 		p.buf = append(p.buf, c)
 		p.pos++
 	}
-	return p.finish(&s, src[start:p.pos], value), true
+	w.Raw = src[start:p.pos]
+	p.finish(w, &s, value)
 }
 
 func setMark(m *mark, here mark) {
@@ -110,10 +120,9 @@ func setMark(m *mark, here mark) {
 	}
 }
 
-// finish makes the word whose text has been collected.
-func (p *shellParser) finish(s *wordState, raw string, value bool) Word {
-	w := Word{Raw: raw}
-	text := p.buf[s.base:]
+// finish fills in the word whose text has been collected.
+func (p *shellParser) finish(w *Word, s *wordState, value bool) {
+	raw, text := w.Raw, p.buf[s.base:]
 	p.buf = p.buf[:s.base]
 	if value {
 		s.fields, s.open = false, false
@@ -146,7 +155,7 @@ func (p *shellParser) finish(s *wordState, raw string, value bool) Word {
 			w.Text = string(text)
 		}
 		w.number = isNumber(w.Text)
-		return w
+		return
 	}
 	w.Fields = s.fields
 	if !s.open {
@@ -156,7 +165,6 @@ func (p *shellParser) finish(s *wordState, raw string, value bool) Word {
 		w.Var = s.name
 		w.number = s.arith || s.name != "" && strings.IndexByte("?#$!", s.name[0]) >= 0
 	}
-	return w
 }
 
 // hasBraces reports whether bash could expand braces in a word, given what
@@ -303,19 +311,28 @@ func (p *shellParser) dollar(s *wordState, q quoting) {
 	}
 }
 
+// oldBash is whether sh can be bash 3.2, as on macOS. It finds the end of $( ) by
+// counting quotes and parentheses, also in comments, patterns and
+// here-documents, and takes the byte A0 for a blank where the C library does.
+var oldBash = runtime.GOOS == "darwin"
+
 // substitution reads the commands of $( ) and the closing parenthesis.
 func (p *shellParser) substitution() {
 	if p.continued() {
 		p.stop("line continuation in an operator")
 	}
 	base, subst, outer := p.pendBase, p.subst, p.scope
-	heres, compounds, first := p.heres, p.compounds, len(p.out.Commands)
+	heres, compounds, first, start := p.heres, p.compounds, len(p.out.Commands), p.pos
 	p.scope, p.subst, p.pendBase = p.newScope(outer), true, len(p.pending)
 	p.list()
 	if p.heres > heres && (p.heres > heres+1 || p.compounds > compounds || len(p.out.Commands) > first+1) {
 		// bash 5.2 runs the commands as it prints them, and where a
 		// here-document stands among others it leaves out separators.
 		p.note("a here-document among the commands of a substitution")
+	}
+	if text := p.src[start:min(p.pos, len(p.src))]; oldBash && (strings.ContainsAny(text, "#`") || strings.Contains(text, "case") ||
+		p.heres > heres && strings.ContainsAny(text[strings.IndexByte(text, '\n')+1:], "()'\"\\")) {
+		p.note("a substitution that bash 3.2 may end elsewhere")
 	}
 	if p.at() != ')' {
 		p.stop("substitution without end")
@@ -476,21 +493,19 @@ func (p *shellParser) redir(list *[]Redir) bool {
 		p.stop("line continuation in an operator")
 	}
 	p.blanks()
-	target, ok := p.word(false)
-	if !ok {
+	if p.word(&r.Target, false); r.Target.Raw == "" {
 		p.stop("does not parse as shell")
 	}
-	r.Target = target
 	switch r.Op {
 	case "<<", "<<-":
 		r.Body = &Word{}
-		p.hereDelimiter(r)
+		p.hereDelimiter(&r)
 	case ">&", "<&":
-		if t := target.Raw; t != "-" && !(len(t) == 1 && isDigit(t[0])) {
+		if t := r.Target.Raw; t != "-" && !(len(t) == 1 && isDigit(t[0])) {
 			p.note(r.Op + " and not a descriptor")
 		}
 	}
-	if p.at() == '(' || p.descriptor(target) {
+	if p.at() == '(' || p.descriptor(&r.Target) {
 		p.stop("does not parse as shell")
 	}
 	*list = append(*list, r)
@@ -499,7 +514,7 @@ func (p *shellParser) redir(list *[]Redir) bool {
 
 // descriptor reports whether a shell may take w, just read, for the descriptor of
 // the redirection that touches it: bash takes {name} and any number.
-func (p *shellParser) descriptor(w Word) bool {
+func (p *shellParser) descriptor(w *Word) bool {
 	if c := p.at(); c != '<' && c != '>' || w.Raw == "" {
 		return false
 	}
@@ -515,7 +530,7 @@ type hereDoc struct {
 	subst, maybe, repeats bool
 }
 
-func (p *shellParser) hereDelimiter(r Redir) {
+func (p *shellParser) hereDelimiter(r *Redir) {
 	for i := 0; i < len(r.Target.Text); i++ {
 		if c := r.Target.Text[i]; !isNameByte(c, false) && strings.IndexByte("-+.,:%@/=!", c) < 0 {
 			r.Target.Const = false
@@ -543,13 +558,15 @@ func (p *shellParser) hereBody(h hereDoc) {
 		// Where the body expands, bash joins continued lines before it looks
 		// for the delimiter; dash does not.
 		from, joined := p.pos, false
-		line := p.line()
-		for !h.quoted && strings.HasSuffix(line, "\\") && (len(line)-len(strings.TrimRight(line, "\\")))%2 == 1 && p.pos < len(p.src) {
-			line = line[:len(line)-1] + p.line()
-			joined = true
-		}
-		if h.tabs {
-			line = strings.TrimLeft(line, "\t")
+		line := p.line(h.tabs)
+		for last := line; !h.quoted && oddBackslashes(last) && p.pos < len(p.src); joined = true {
+			last = p.line(false)
+			if len(line) <= len(h.delim) {
+				line = line[:len(line)-1] + last
+			}
+			if h.tabs {
+				line = strings.TrimLeft(line, "\t")
+			}
 		}
 		switch {
 		case line == h.delim && !joined:
@@ -573,16 +590,19 @@ func (p *shellParser) hereBody(h hereDoc) {
 	p.pos = min(next, len(p.src))
 }
 
-// line reads the rest of a line and returns it without its end.
-func (p *shellParser) line() string {
-	rest := p.src[p.pos:]
-	n := strings.IndexByte(rest, '\n')
-	if n < 0 {
-		p.pos = len(p.src)
-		return rest
+// line reads the rest of a line and returns it without its end, and without the
+// tabs it starts with if those are to go.
+func (p *shellParser) line(tabs bool) string {
+	line, _, _ := strings.Cut(p.src[p.pos:], "\n")
+	p.pos = min(p.pos+len(line)+1, len(p.src))
+	if tabs {
+		line = strings.TrimLeft(line, "\t")
 	}
-	p.pos += n + 1
-	return rest[:n]
+	return line
+}
+
+func oddBackslashes(line string) bool {
+	return (len(line)-len(strings.TrimRight(line, "\\")))%2 == 1
 }
 
 func stripTabs(body string) string {
@@ -626,8 +646,8 @@ func (p *shellParser) hereExpand(h hereDoc, start, end int) {
 			p.stop("expansion of several lines in a here-document")
 		}
 	}
-	raw := h.body.Raw
-	*h.body = p.finish(&s, raw, true)
+	*h.body = Word{Raw: h.body.Raw}
+	p.finish(h.body, &s, true)
 	p.scope, p.subst, p.maybe, p.repeats, p.pendBase = outer, subst, maybe, repeats, base
 	for i := first; i < len(p.out.Commands); i++ {
 		// It may be that of the command, or of a pipe the command reads.
