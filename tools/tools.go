@@ -141,8 +141,20 @@ type Tool struct {
 	// It is pure too.
 	Judge func(Args, Plan, Facts) Judgement
 
+	// Change says what the judged call would make of a file, for the question,
+	// false if that cannot be told. It only reads. It is nil for a tool that
+	// changes none.
+	Change func(*Call) (FileChange, bool)
+
 	// Run does it. Only Sentinel.Do calls it.
 	Run func(context.Context, *Call) Output
+}
+
+// FileChange is what a call would make of a file.
+type FileChange struct {
+	Path     string
+	Created  bool // there is no such file yet
+	Old, New string
 }
 
 // A Plan is what a call names.

@@ -1,0 +1,54 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/rand"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// ownSession gives a child a session of its own: no controlling terminal, and
+// one group that can be ended as a whole.
+func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
+// endGroup signals the group that a child made with ownSession leads.
+func endGroup(pid int, hard bool) {
+	sig := syscall.SIGTERM
+	if hard {
+		sig = syscall.SIGKILL
+	}
+	syscall.Kill(-pid, sig)
+}
+
+// exitStatus is the exit status as a shell gives it: 128+n after signal n.
+func exitStatus(st *os.ProcessState) int {
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return st.ExitCode()
+}
+
+// newMark is an entry of the environment by which the processes of one call are
+// known.
+func newMark() string { return "PICKET_CALL=" + rand.Text() }
+
+// closeInherited keeps the descriptors that picket was started with, beyond the
+// first three, from its children: Go passes on what it did not open itself.
+func closeInherited() {
+	if setCloexec() {
+		return
+	}
+	if entries, err := os.ReadDir("/dev/fd"); err == nil {
+		for _, e := range entries {
+			if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+				syscall.CloseOnExec(fd)
+			}
+		}
+		return
+	}
+	for fd := 3; fd < 4096; fd++ {
+		syscall.CloseOnExec(fd)
+	}
+}

@@ -1,0 +1,45 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"runtime"
+
+	"picket/tools"
+)
+
+// There is no box outside Linux: a child gets the scrubbed environment, the
+// workspace as its folder, and a session or group of its own.
+type box struct{}
+
+const boxHome = ""
+
+func (*box) mapPath(dir string) string { return dir }
+
+func (s *sandbox) findBox() {
+	s.state.Line = "off: there is no sandbox on " + runtime.GOOS
+	switch s.cfg.Mode {
+	case "off":
+		s.state.Line = "off: sandbox.mode is off"
+	case "bwrap":
+		s.state.RefuseExec = "sandbox.mode is bwrap, and there is no sandbox on " + runtime.GOOS
+	}
+}
+
+func (s *sandbox) see(p string) (string, bool) {
+	r, err := filepath.EvalSymlinks(p)
+	return r, err == nil
+}
+
+// execBox is never called: no state has Boxed.
+func (s *sandbox) execBox(context.Context, tools.Command) tools.ExecResult {
+	return tools.ExecResult{Err: s.state.Line}
+}
+
+// endStragglers finds nothing more than the child's group does: a daemon in a
+// session of its own lives on.
+func endStragglers(string) error { return nil }
+
+func setCloexec() bool { return false }

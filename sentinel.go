@@ -1,0 +1,424 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"picket/tools"
+)
+
+// A Sentinel is the gate: it assesses, decides, asks, records and runs every
+// tool call, and is the only code that runs one. Its fields are set once. The
+// zero Sentinel refuses everything.
+type Sentinel struct {
+	tools     map[string]tools.Tool
+	policy    *Policy
+	mode      func() string // in force now; it can be switched
+	approvals *Approvals
+	log       *Log
+	resolver  *resolver
+	timeout   time.Duration // of a question
+	notify    func(ctx context.Context, line string)
+	host      tools.Host // what every call is lent; the gate adds the rest
+	keep      func(call, path string, prev, next []byte) error
+	redact    func(string) string
+	now       func() time.Time
+	debug     func(format string, args ...any) // exact errors, for the owner
+}
+
+// A Result is what a call came to, in words for the model.
+type Result struct {
+	Text      string
+	Refused   bool  // declined, expired, or denied by policy or guard
+	Declined  bool  // by an answer, or for want of one
+	LogFailed error // it could not be recorded, so nothing more may run
+}
+
+// Steps before the policy's own (see policy.go), beside stepGuard.
+const (
+	stepArguments = "arguments" // the call is malformed
+	stepRepeat    = "repeat"    // the same call was declined in this turn
+)
+
+// callState is one call on its way through the gate.
+type callState struct {
+	id      string
+	t       *Turn
+	call    ToolCall
+	digest  string // hex SHA-256 of the exact argument bytes
+	tool    tools.Tool
+	args    tools.Args
+	plan    tools.Plan
+	j       tools.Judgement
+	d       Decision
+	by      string
+	started time.Time
+
+	hop     bool // a redirect of an approved fetch
+	asked   int  // questions so far
+	said    bool // the call was announced
+	decided bool // the decision record is written, or could not be
+	running bool // and the tool was started
+}
+
+// placeholder finds what stands for a secret.
+var placeholder = regexp.MustCompile(`\{\{\s*vault:`)
+
+// Do carries one call from the model to its result. It never returns an error:
+// a refusal and a failure are results too, recorded first. Every call leaves
+// exactly one decision record, and a result record if it ran.
+func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) {
+	sum := sha256.Sum256([]byte(call.Function.Arguments))
+	c := &callState{id: newID("c"), t: t, call: call, digest: hex.EncodeToString(sum[:])}
+	defer func() {
+		if p := recover(); p != nil {
+			s.debug("panic in call %s: %v\n%s", c.id, p, debug.Stack())
+			res = s.afterPanic(ctx, c)
+		}
+	}()
+	if why, step := s.prepare(c); why != "" {
+		return s.refuse(ctx, c, step, why)
+	}
+	if t.declined[c.key()] {
+		return s.refuse(ctx, c, stepRepeat, "the same call was declined before in this turn")
+	}
+	s.announce(c)
+	if refused, done := s.decide(ctx, c); done {
+		return refused
+	}
+	if err := s.recordDecision(ctx, c, Allow); err != nil {
+		return s.logFailed(c, err)
+	}
+	if err := s.label(ctx, t, c.labels()...); err != nil {
+		return s.finish(ctx, c, tools.Output{Err: "the labels of the chat could not be kept, so the call was not run"}, err)
+	}
+	return s.finish(ctx, c, s.run(ctx, c), nil)
+}
+
+// key is equal for identical calls.
+func (c *callState) key() string { return c.call.Function.Name + " " + c.digest }
+
+// prepare freezes the arguments and finds out what the call means. It returns
+// why the call is refused, or "".
+func (s *Sentinel) prepare(c *callState) (why, step string) {
+	if c.call.Invalid != "" {
+		return c.call.Invalid, stepArguments
+	}
+	tool, ok := s.tools[c.call.Function.Name]
+	if !ok {
+		return fmt.Sprintf("there is no tool %q", c.call.Function.Name), stepArguments
+	}
+	c.tool = tool
+	raw := []byte(c.call.Function.Arguments)
+	args, err := tool.Parse(raw)
+	if err != nil {
+		return err.Error(), stepArguments
+	}
+	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
+		return "it names a secret, and no secret of that name is known", stepGuard
+	}
+	c.args = args
+	if c.plan, err = tool.Assess(args); err != nil {
+		return err.Error(), stepArguments
+	}
+	return s.judge(c)
+}
+
+// judge looks the names of the plan up and says what they mean. It is done
+// again after every wait.
+func (s *Sentinel) judge(c *callState) (why, step string) {
+	facts := s.resolver.facts(c.plan)
+	for _, p := range c.plan.Paths {
+		if f, ok := facts.Paths[p.Name]; ok && f.Place == tools.Protected {
+			return fmt.Sprintf("%q is picket's own or the kernel's, and no tool may touch it", p.Name), stepGuard
+		}
+	}
+	c.j = c.tool.Judge(c.args, c.plan, facts)
+	if c.j.Refuse != "" {
+		return c.j.Refuse, stepGuard
+	}
+	return "", ""
+}
+
+// decide asks the policy, and the owner if it says so. done means that the call
+// is refused and recorded.
+func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done bool) {
+	for range 3 {
+		if ctx.Err() != nil {
+			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
+		}
+		in := s.input(ctx, c)
+		c.d = s.policy.Decide(in)
+		switch c.d.Verdict {
+		case Allow:
+			c.by = c.d.By
+			return Result{}, false
+		case Ask:
+		default:
+			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
+		}
+		a, err := s.question(ctx, c, in)
+		if err != nil || !a.Allow {
+			return s.decline(ctx, c, a, err), true
+		}
+		// The wait can have been an hour: look again at what would run.
+		if why, step := s.judge(c); why != "" {
+			return s.refuse(ctx, c, step, why), true
+		}
+		now := s.input(ctx, c)
+		d := s.policy.Decide(now)
+		if d.Verdict == Deny {
+			c.d = d
+			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
+		}
+		if d.Verdict == Allow { // by what the answer granted: the call is the same
+			d = c.d
+		}
+		why := voids(&in, &now, c.d, d)
+		if why == "" {
+			c.by = "owner"
+			return Result{}, false
+		}
+		c.t.Emit(Event{Type: "text", Text: "the answer is void: " + why, wait: true})
+	}
+	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
+}
+
+// input is what the policy decides about: the call as it is now.
+func (s *Sentinel) input(ctx context.Context, c *callState) Input {
+	t := c.t
+	return Input{
+		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels(),
+		Channel: t.Caller.Channel, Workspace: s.host.Workspace,
+		Mode: s.mode(), Grants: s.approvals.Held(ctx, t.ID),
+		URLSeen: c.hop || c.j.URL != "" && t.seen(c.args.String("url"), c.j.URL),
+	}
+}
+
+// question asks the owner, where that can be done, and keeps what the answer
+// grants.
+func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
+	from := c.t.Caller
+	if from.Ask == nil && !from.Wait {
+		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
+	}
+	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
+		Labels: labelLines(c.t.Chat.Sources), Change: s.change(c), Redact: s.redact})
+	c.asked++
+	id := c.id
+	if c.asked > 1 { // what is asked is not what was asked before
+		id += fmt.Sprintf("-%d", c.asked)
+	}
+	q := Question{ID: id, Chat: c.t.Chat.Name, Channel: from.Channel, Digest: c.digest, Offered: card.Offered,
+		Card: card.Lines, Until: s.now().Add(s.timeout)}
+	c.t.Emit(Event{Type: "question", ID: c.id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
+	show := func(ctx context.Context) {
+		a, err := from.Ask(ctx, card)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil { // nobody can be asked here after all
+			s.debug("question %s: %v", c.id, err)
+			if from.Wait {
+				return
+			}
+			a = Answer{Reason: err.Error()}
+		}
+		a.By = "terminal"
+		if err := s.approvals.Answer(ctx, id, c.digest, a); err != nil {
+			s.debug("answer to %s: %v", c.id, err)
+		}
+	}
+	if from.Ask == nil {
+		show = nil
+		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
+	}
+	a, err := s.approvals.Ask(ctx, q, show)
+	if err == nil && a.Allow && a.Scope > tools.Once {
+		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
+	}
+	rec := a.record()
+	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
+	if from.Ask == nil {
+		s.notify(context.WithoutCancel(ctx), "picket: "+rec.Answer+": "+s.redact(c.j.Summary))
+	}
+	return a, err
+}
+
+// record is a record of this call.
+func (c *callState) record(body recordBody) Record {
+	r := c.t.record(body)
+	r.Call = c.id
+	return r
+}
+
+// change is what the call would make of a file, for the card.
+func (s *Sentinel) change(c *callState) *tools.FileChange {
+	if c.tool.Change == nil {
+		return nil
+	}
+	ch, ok := c.tool.Change(&tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &s.host})
+	if !ok {
+		return nil
+	}
+	ch.Old, ch.New = s.redact(ch.Old), s.redact(ch.New)
+	return &ch
+}
+
+func labelLines(list []chatLabel) []string {
+	var out []string
+	for _, l := range list {
+		out = append(out, l.Label+": "+l.Source)
+	}
+	return out
+}
+
+// sameQuestion reports whether two decisions ask for the same reasons.
+func sameQuestion(a, b Decision) bool {
+	return a.Step == b.Step && a.Rule == b.Rule && slices.Equal(a.Reasons, b.Reasons) && slices.Equal(a.Offered, b.Offered)
+}
+
+// seen reports whether a URL stands verbatim in the owner's words or in a
+// result of the chat. Only then did the model not make it up.
+func (t *Turn) seen(urls ...string) bool {
+	for _, l := range t.Chat.Messages {
+		if l.Role == "assistant" || l.Role == "user" && l.Channel == channelAPI {
+			continue
+		}
+		for _, u := range urls {
+			if u != "" && containsURL(l.Content, u) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// containsURL finds a URL that ends where the text's does: a longer one with
+// the same beginning is another address.
+func containsURL(text, u string) bool {
+	for from := 0; ; {
+		i := strings.Index(text[from:], u)
+		if i < 0 {
+			return false
+		}
+		end := from + i + len(u)
+		if end == len(text) || strings.ContainsRune(" \t\r\n\"'<>)]}`,|", rune(text[end])) {
+			return true
+		}
+		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(" \t\r\n\"'<>)]}`", rune(rest[0])) {
+			return true
+		}
+		from += i + 1
+	}
+}
+
+// labels are those that the call puts on its chat, before it runs and whatever
+// comes of it.
+func (c *callState) labels() []chatLabel {
+	var out []chatLabel
+	source := c.tool.Name
+	if len(c.j.Egress.Hosts) > 0 {
+		source += " " + strings.Join(c.j.Egress.Hosts, " ")
+	}
+	if c.j.ReadsPrivate {
+		out = append(out, chatLabel{"private", source})
+	}
+	if c.j.ReadsUntrusted {
+		out = append(out, chatLabel{"untrusted", source})
+	}
+	return out
+}
+
+// label puts labels on the chat of a turn and records those that are new.
+func (s *Sentinel) label(ctx context.Context, t *Turn, add ...chatLabel) error {
+	fresh, err := t.Chat.label(add...)
+	if err != nil {
+		return err
+	}
+	var recs []Record
+	for _, l := range fresh {
+		recs = append(recs, t.record(labelRecord{Set: []string{l.Label}, Source: l.Source}))
+	}
+	if len(recs) == 0 {
+		return nil
+	}
+	return s.log.Append(context.WithoutCancel(ctx), false, recs...)
+}
+
+// run does the call. This is the one place in the program that runs a tool.
+func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.debug("panic in tool %s, call %s: %v\n%s", c.tool.Name, c.id, p, debug.Stack())
+			out = tools.Output{Err: "the tool failed with an internal error"}
+		}
+	}()
+	c.started, c.running = s.now(), true
+	host, ask := s.host, c.t.Caller.AskText
+	host.Keep = func(path string, prev, next []byte) error { return s.keep(c.id, path, prev, next) }
+	host.Ask = func(ctx context.Context, q string) (string, error) {
+		if ask == nil {
+			return "", errors.New("nobody can be asked: there is no terminal")
+		}
+		return ask(ctx, s.redact(q))
+	}
+	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
+	return c.tool.Run(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+}
+
+// hop decides about a redirect of an approved fetch as about a fresh call, and
+// records it. What would ask is refused with the target named, so that the
+// model can ask for it in a call of its own.
+func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
+	h := &callState{id: c.id, t: c.t, hop: true}
+	raw, _ := json.Marshal(map[string]string{"url": url})
+	h.call.Function = ToolFunction{Name: c.tool.Name, Arguments: string(raw)}
+	verdict, by, host := Deny, stepGuard, ""
+	err := func() error {
+		if why, _ := s.prepare(h); why != "" {
+			return errors.New(why)
+		}
+		host = strings.Join(h.j.Egress.Hosts, " ")
+		if slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts) {
+			verdict, by = Allow, c.by // what was approved is this host
+			return nil
+		}
+		// An answer about one address is not one about another. A redirect is
+		// the server's word, not the model's, so it is not made up.
+		h.d = s.policy.Decide(s.input(ctx, h))
+		verdict, by = h.d.Verdict, h.d.By
+		switch verdict {
+		case Allow:
+			return nil
+		case Ask:
+			return fmt.Errorf("it redirects to %s, which needs an approval of its own: %s", host, strings.Join(h.d.Reasons, "; "))
+		}
+		return fmt.Errorf("it redirects to %s, which is refused: %s", host, strings.Join(h.d.Reasons, "; "))
+	}()
+	text := "deny"
+	if verdict == Allow {
+		text = "allow"
+	}
+	name, port := splitHostPort(host, url)
+	rec := c.record(egressRecord{Host: name, Port: port, Method: c.args.String("method"), Verdict: text, By: by})
+	if logErr := s.log.Append(context.WithoutCancel(ctx), true, rec); logErr != nil {
+		return logErr
+	}
+	return err
+}
+
+// newID makes an id that nobody can guess.
+func newID(prefix string) string {
+	return prefix + "_" + strings.ToLower(rand.Text()[:16])
+}

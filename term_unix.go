@@ -1,0 +1,47 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+const ansiTerminal = true
+
+// ttyFiles are the two directions of the controlling terminal.
+type ttyFiles struct{ in, out *os.File }
+
+func (t *ttyFiles) close() { t.in.Close() }
+
+// openTTY opens the controlling terminal, whatever stdin is.
+func openTTY() (*ttyFiles, error) {
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &ttyFiles{f, f}, nil
+}
+
+// inForeground reports whether this process group is the one that the terminal
+// listens to (tcgetpgrp). On another it would be stopped when it reads.
+func inForeground(f *os.File) bool {
+	var group int32
+	var errno syscall.Errno
+	control(f, func(fd uintptr) {
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCGPGRP, uintptr(unsafe.Pointer(&group)))
+	})
+	return errno == 0 && int(group) == syscall.Getpgrp()
+}
+
+// ttyName names the controlling terminal among this user's: by its session,
+// which has no other.
+func ttyName() string {
+	sid, _, errno := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
+	if errno != 0 {
+		return "tty"
+	}
+	return fmt.Sprintf("tty-%d", sid)
+}
