@@ -28,7 +28,7 @@ var Shell = Tool{
 	AcceptsSecrets: []string{"command", "env"},
 	Assess:         assessShell,
 	Judge:          judgeShell,
-	Run:            runShell,
+	Execute:        runShell,
 }
 
 func assessShell(args Args) (Plan, error) {

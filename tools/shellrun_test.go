@@ -13,7 +13,7 @@ func execWith(t *testing.T, c *Call, r ExecResult) Command {
 	t.Helper()
 	var got Command
 	c.Host = &Host{Exec: func(_ context.Context, cmd Command) ExecResult { got = cmd; return r }}
-	Shell.Run(context.Background(), c)
+	Shell.Execute(context.Background(), c)
 	return got
 }
 
