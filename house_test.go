@@ -128,7 +128,7 @@ var imports = map[string]*regexp.Regexp{
 	"flag":                       regexp.MustCompile(`^(main|commands)\.go$`),
 	"os/exec":                    regexp.MustCompile(`^(sandbox.*|child_.*|probe_linux|notify)\.go$`),
 	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect)\.go$`),
-	"net/http":                   regexp.MustCompile(`^(tools/fetch|model|modelerr|stream|detect|rehearsal|openai|sse|task|view)\.go$`),
+	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|sse|task|view)\.go$`),
 	"unsafe":                     regexp.MustCompile(`^(lock_windows|sandbox_linux|sandbox_other|tty.*|term_.*)\.go$`),
 	"golang.org/x/net/html":      regexp.MustCompile(`^tools/html\.go$`),
 	"golang.org/x/net/idna":      regexp.MustCompile(`^(tools/url|chats|term|printable)\.go$`),

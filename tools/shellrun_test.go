@@ -29,7 +29,7 @@ func runShellCall(tool *Tool, raw string, j Judgement, secrets map[string]string
 	var got Command
 	c := &Call{Args: args, Plan: plan, Judgement: j, Secrets: secrets,
 		Host: &Host{Exec: func(_ context.Context, cmd Command) ExecResult { got = cmd; return r }}}
-	return tool.Run(context.Background(), c), got
+	return tool.Execute(context.Background(), c), got
 }
 
 func TestShellRun(t *testing.T) {
