@@ -174,7 +174,8 @@ func (j *Judgement) warn(w string) {
 }
 
 func kernelPath(p string) bool {
-	return strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/")
+	p += "/"
+	return strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/") || strings.HasPrefix(p, "/run/user/")
 }
 
 // systemDirs hold the programs that belong to the machine.
