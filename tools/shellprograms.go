@@ -545,7 +545,7 @@ func (a *analysis) touch(p string, at *cwd) {
 	for _, f := range at.at {
 		name := joinPath(f.dir, p)
 		switch {
-		case f.any || slices.Contains(a.touched, name):
+		case f.any || kernelPath(name) || slices.Contains(a.touched, name):
 		case len(a.touched) >= maxListed:
 			a.setOpaque("it names too many paths")
 		default:

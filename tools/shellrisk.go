@@ -295,7 +295,7 @@ func (a *analysis) write(p string, at *cwd) {
 			a.setOpaque("it writes too many files")
 		} else if !slices.Contains(a.writes, w) {
 			a.writes = append(a.writes, w)
-			if !w.any {
+			if !w.any && !kernelPath(w.name) {
 				a.paths = append(a.paths, PathUse{Name: w.name, Write: true})
 			}
 		}
