@@ -136,6 +136,10 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			j.Writes = append(j.Writes, w.name)
 		}
 		f, known := facts.Paths[w.name]
+		via := facts.Paths[w.via]
+		if w.via != "" && !(via.Dir && (via.Resolved == path.Join(facts.Workspace, w.via) || via.Resolved == path.Clean(w.via))) && j.NotCovered == "" {
+			j.NotCovered = fmt.Sprintf("it writes %q, which goes back from a folder that may be a link", w.name)
+		}
 		switch {
 		case w.any:
 			if j.NotCovered == "" {

@@ -231,6 +231,17 @@ func TestShellBindsWhatItRuns(t *testing.T) {
 	}
 }
 
+func TestShellLooksAtProcesses(t *testing.T) {
+	for _, line := range []string{"cat /proc/1/environ", "cat /proc/self/environ", "cat < /proc/1/environ", "cat /proc/$PPID/environ", "strings /proc/*/environ"} {
+		if j := judgeLine(t, line, false); covered(j) {
+			t.Errorf("%q is covered without a box", line)
+		}
+	}
+	if j := judgeLine(t, "cat /proc/cpuinfo", false); !covered(j) {
+		t.Errorf("/proc/cpuinfo: %+v", j)
+	}
+}
+
 func TestShellRefusesPicketsOwnFiles(t *testing.T) {
 	for _, line := range []string{"echo x > /data/approvals.jsonl", "cat /data/vault.enc", "cd ../data && echo x > approvals.json", "cp /data/x y", "cat ../data/x"} {
 		if j := judgeLine(t, line, true); j.Refuse == "" {
