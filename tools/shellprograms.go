@@ -479,6 +479,7 @@ func (a *analysis) command(c command) {
 			argv[i] = w.Text
 		}
 		a.network = a.network || namesURL(argv[i])
+		a.peek(argv[i])
 		if p, ok := plainPath(*w); ok && i > 0 && (rooted(p) || strings.HasPrefix(p, "../")) {
 			a.touch(p, c.cwd)
 		}
@@ -545,7 +546,7 @@ func (a *analysis) touch(p string, at *cwd) {
 	for _, f := range at.at {
 		name := joinPath(f.dir, p)
 		switch {
-		case f.any || slices.Contains(a.touched, name):
+		case f.any || kernelPath(name) || slices.Contains(a.touched, name):
 		case len(a.touched) >= maxListed:
 			a.setOpaque("it names too many paths")
 		default:
