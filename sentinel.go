@@ -374,7 +374,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		return ask(ctx, s.redact(q))
 	}
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
-	return c.tool.Run(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
 }
 
 // hop decides about a redirect of an approved fetch as about a fresh call, and
