@@ -98,8 +98,9 @@ type explanation struct {
 func explain(in *Input, d Decision) explanation {
 	j := &in.Judgement
 	filled := func(list []string) []string { return append([]string{}, list...) } // [] in JSON, not null
-	x := explanation{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(), []string{}, j.Opaque,
-		filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network, filled(j.Writes), d.Steps}
+	x := explanation{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(),
+		[]string{}, j.Opaque, filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network,
+		filled(j.Writes), d.Steps}
 	for _, t := range in.targets() {
 		x.Targets = append(x.Targets, t.Key)
 	}
@@ -119,7 +120,7 @@ func (x explanation) print(w io.Writer, summary, narrow string) {
 	for _, row := range [][]string{{"decision", x.Decision + " (" + x.Step + ")"}, {"rule", x.Rule},
 		{"because", strings.Join(x.Reasons, "; ")}, {"offered", strings.Join(x.Offered, ", ")}, {"no wider", narrow},
 		{"call", summary}, {"risk", x.Risk}, {"targets", strings.Join(x.Targets, ", ")}, {"opaque", x.Opaque},
-		{"warnings", strings.Join(x.Warnings, "; ")}, {"egress", strings.TrimSpace(x.Egress.Kind + " " + strings.Join(x.Egress.Hosts, ", "))},
+		{"warnings", strings.Join(x.Warnings, "; ")}, {"egress", x.Egress.Kind + " " + strings.Join(x.Egress.Hosts, ", ")},
 		{"network", strconv.FormatBool(x.Network)}, {"writes", strings.Join(x.Writes, ", ")}} {
 		if row[1] != "" {
 			fmt.Fprintf(w, "%-10s %s\n", row[0], printable(row[1]))
@@ -165,7 +166,8 @@ func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 // shadows reports whether r, which comes later, has nothing left to decide. (A rule that denies is left the lines of which
 // one that allows covers only a part; that is not what its author meant.)
 func (e *rule) shadows(r *rule) bool {
-	if !e.tool.covers(&r.tool) || e.channel != "" && e.channel != r.channel || e.action == Allow && e.channel == "" && r.channel == "api" {
+	if !e.tool.covers(&r.tool) || e.channel != "" && e.channel != r.channel ||
+		e.action == Allow && e.channel == "" && r.channel == "api" {
 		return false
 	}
 	for _, m := range e.match {
