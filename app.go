@@ -149,7 +149,7 @@ func (a *app) facts() error {
 	for i := range own {
 		own[i] = resolveExisting(own[i])
 	}
-	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: a.folders.Home,
+	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: a.folders.Home, shown: len(s.ReadOnly) > 0,
 		hidden: append(own, resolveExisting(self)), box: a.box}
 	return nil
 }
