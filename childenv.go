@@ -32,11 +32,8 @@ func (s *sandbox) childEnv(environ []string) map[string]string {
 	env := map[string]string{}
 	for _, entry := range environ {
 		name, value, ok := strings.Cut(entry, "=")
-		if !ok || !validEnvName(name) || strings.IndexByte(value, 0) >= 0 || envHasUserInfo(name, value) {
-			continue
-		}
 		switch {
-		case envCredential(name) || envSteers(name):
+		case !ok, envCredential(name), envSteers(name), envHasUserInfo(name, value):
 		case envListed(inherited, name), strings.HasPrefix(name, "LC_"), slices.Contains(s.cfg.PassEnv, name),
 			runtime.GOOS == "windows" && envListed(inheritedWindows, name):
 			env[name] = value
@@ -50,9 +47,9 @@ func (s *sandbox) childEnv(environ []string) map[string]string {
 		return env
 	}
 	var path []string
-	for _, dir := range filepath.SplitList(env["PATH"]) {
+	for _, dir := range filepath.SplitList(s.pathFirst + ":" + env["PATH"]) {
 		if filepath.IsAbs(dir) { // another one would mean the workspace
-			path = append(path, s.box.mapPath(dir))
+			path = append(path, dir)
 		}
 	}
 	if env["PATH"] = strings.Join(path, ":"); len(path) == 0 {
@@ -68,16 +65,6 @@ func envListed(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(n string) bool {
 		return n == name || runtime.GOOS == "windows" && strings.EqualFold(n, name)
 	})
-}
-
-func validEnvName(name string) bool {
-	for _, r := range name {
-		if r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') &&
-			(runtime.GOOS != "windows" || r != '(' && r != ')') {
-			return false
-		}
-	}
-	return name != ""
 }
 
 // envCredential reports whether a variable of this name may hold a credential,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -90,8 +89,8 @@ func TestBoxPlantsNothingInGit(t *testing.T) {
 		printed(t, s, "rm -rf .x sub g ../ws2 2>/dev/null")
 	}
 	res := in(t, s, sh("git -c user.name=a -c user.email=b commit -q --allow-empty -m x"))
-	if res.Exit == 0 || !strings.Contains(strings.Join(res.Notes, "\n"), "read-only") {
-		t.Errorf("a failed write has no note: %+v", res)
+	if res.Exit == 0 || !strings.Contains(string(res.Stderr), "Read-only file system") {
+		t.Errorf("%+v", res)
 	}
 }
 
@@ -162,7 +161,6 @@ func TestBoxNamesNewRepositories(t *testing.T) {
 		"mkdir a && git init -q a":             "a/.git",
 		"mkdir b && echo 'gitdir: /x' >b/.git": "b/.git",
 		"mkdir c && ln -s ../.git c/.git":      "c/.git",
-		"mkdir d && git init -q --bare d/.":    "ws/d",
 		"mkdir HEAD objects refs; true":        "",
 		"echo x >plain":                        "",
 	} {
@@ -297,28 +295,6 @@ func TestBoxFollowsNoForgedGitFile(t *testing.T) {
 	}
 }
 
-// Boxes that run at the same time protect the same repositories: one that
-// appears while a box runs could be moved by it.
-func TestBoxesAgreeOnRepositories(t *testing.T) {
-	s := gitBox(t, nil)
-	ws := s.roots[0]
-	done := make(chan bool)
-	go func() {
-		s.Exec(context.Background(), sh("touch ready; while ! test -e go; do sleep 0.01; done"))
-		close(done)
-	}()
-	waitForFile(t, ws+"/ready")
-	git(t, ws, "init", "-q", "new")
-	if got := printed(t, s, "touch new/.git/x && echo writable"); got != "writable" {
-		t.Errorf("protected in one box only: %s", got)
-	}
-	write(t, ws+"/go", "")
-	<-done
-	if got := printed(t, s, "touch new/.git/y || echo protected"); !strings.HasSuffix(got, "protected") {
-		t.Error(got)
-	}
-}
-
 func TestGitlinks(t *testing.T) {
 	needs(t, "git", "git")
 	for _, version := range []string{"2", "3", "4"} {
@@ -339,9 +315,9 @@ func TestGitlinks(t *testing.T) {
 					git(t, dir, "add", "-N", "later") // needs the extended flags
 				}
 				git(t, dir, "update-index", "--index-version", version)
-				got, err := readGitlinks(dir + "/.git/index")
-				if want := []string{"a/s", "a/sub", "z sub"}; err != nil || !slices.Equal(got, want) {
-					t.Errorf("%q %v", got, err)
+				got := readGitlinks(dir + "/.git/index")
+				if want := []string{"a/s", "a/sub", "z sub"}; !slices.Equal(got, want) {
+					t.Errorf("%q", got)
 				}
 			})
 		}

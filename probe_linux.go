@@ -6,8 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"picket/tools"
 )
@@ -21,20 +21,18 @@ func (s *sandbox) findBox() {
 		return
 	}
 	why, hint := s.probe()
-	switch {
-	case why != "" && !st.Boxed && s.cfg.Mode == "bwrap":
-		st.RefuseExec = "sandbox.mode is bwrap, and there is no sandbox: " + why
-		fallthrough
-	case !st.Boxed:
-		st.Line, st.Hint = "off: "+why, hint
+	if st.Hint = hint; !st.Boxed {
+		st.Line = "off: " + why
+		if s.cfg.Mode == "bwrap" {
+			st.RefuseExec = "sandbox.mode is bwrap, and there is no sandbox: " + why
+		}
 		return
 	}
 	st.Line = "bubblewrap"
 	if !st.NetBlocked {
 		st.Line += ", but the network cannot be blocked (" + why + ")"
-		st.Hint = hint
 	}
-	if s.box.without["--disable-userns"] {
+	if slices.Contains(s.box.without, "--disable-userns") {
 		st.Line += ", further user namespaces not disabled"
 	}
 	if os.Geteuid() == 0 {
@@ -55,38 +53,24 @@ func (s *sandbox) probe() (why, hint string) {
 		}
 		return "bubblewrap is not installed", "install it: apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap"
 	}
-	if s.box.bwrap, err = filepath.Abs(resolveExisting(bwrap)); err != nil || firstWithin(s.box.bwrap, s.roots) != "" {
+	if s.box.bwrap, err = filepath.EvalSymlinks(bwrap); err != nil || firstWithin(s.box.bwrap, s.roots) != "" {
 		return fmt.Sprintf("%q lies where tools can write", bwrap), "take that folder off PATH"
 	}
 	s.layout()
-	s.state.Boxed = true // for the PATH that the probe gets
-	s.env = s.childEnv(os.Environ())
-	first := ""
-	noSize := false
-	for _, without := range [][]string{{}, {"--disable-userns"}, {"--unshare-net"}, {"--disable-userns", "--unshare-net"}} {
-		for range 2 {
-			s.box.without = map[string]bool{"--size": noSize}
-			for _, opt := range without {
-				s.box.without[opt] = true
+	said := ""
+	for _, without := range []string{"", "--disable-userns", "--disable-userns --size", // bubblewrap before 0.8, before 0.7
+		"--unshare-net", "--unshare-net --disable-userns", "--unshare-net --disable-userns --size"} {
+		s.box.without = strings.Fields(without)
+		res := s.execBox(context.Background(), tools.Command{Argv: []string{"/bin/sh", "-c", ":"}})
+		if s.state.Boxed = res.Started && res.Exit == 0; s.state.Boxed {
+			if s.state.NetBlocked = !slices.Contains(s.box.without, "--unshare-net"); s.state.NetBlocked {
+				return "", ""
 			}
-			res := s.execBox(context.Background(), tools.Command{Argv: []string{"/bin/sh", "-c", ":"}, Timeout: 10 * time.Second})
-			if res.Started && res.Exit == 0 {
-				if s.state.NetBlocked = !s.box.without["--unshare-net"]; s.state.NetBlocked {
-					return "", ""
-				}
-				return s.diagnose(first)
-			}
-			if first == "" {
-				first = res.Err
-			}
-			if noSize || !strings.Contains(res.Err, "nknown option --size") { // before 0.7
-				break
-			}
-			noSize, first = true, ""
+			break
 		}
+		said = strings.TrimPrefix(res.Err, "the command did not run: ")
 	}
-	s.state.Boxed = false
-	return s.diagnose(first)
+	return s.diagnose(said)
 }
 
 const containerHint = "a container must allow namespaces: docker run --security-opt seccomp=unconfined " +
@@ -95,24 +79,18 @@ const containerHint = "a container must allow namespaces: docker run --security-
 // diagnose tells the known causes apart by what bubblewrap printed and what the
 // kernel says.
 func (s *sandbox) diagnose(said string) (why, hint string) {
-	sysctl := func(name string) string { return strings.TrimSpace(readSmall("/proc/sys/" + name)) }
 	profile := fmt.Sprintf(`printf 'abi <abi/4.0>,\nprofile bwrap %s flags=(unconfined) {\n  userns,\n}\n' | `+
 		"sudo tee /etc/apparmor.d/bwrap && sudo systemctl reload apparmor", s.box.bwrap)
-	said = strings.TrimPrefix(said, "the command did not run: ")
+	restricted := strings.TrimSpace(readSmall("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")) == "1"
 	switch {
 	case strings.Contains(said, "setting up uid map: Permission denied"):
 		return "AppArmor blocks user namespaces (" + said + ")", profile
-	case sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1" && os.Geteuid() != 0,
-		strings.Contains(said, "loopback: Failed RTM_NEWADDR"):
+	case restricted && os.Geteuid() != 0, strings.Contains(said, "loopback: Failed RTM_NEWADDR"):
 		return "AppArmor takes away what a user namespace may do (" + said + ")", profile
 	case strings.Contains(said, "nknown option"):
 		return "bubblewrap is too old (" + said + ")", "install bubblewrap 0.8 or later"
 	case inContainer():
 		return "this container does not allow it (" + said + ")", containerHint
-	case sysctl("kernel/unprivileged_userns_clone") == "0":
-		return "user namespaces are switched off", "sudo sysctl -w kernel.unprivileged_userns_clone=1"
-	case sysctl("user/max_user_namespaces") == "0":
-		return "user namespaces are switched off", "sudo sysctl -w user.max_user_namespaces=10000"
 	}
 	return "bubblewrap failed: " + said, "run it by hand to see why: bwrap --ro-bind / / --unshare-all true"
 }
@@ -120,10 +98,6 @@ func (s *sandbox) diagnose(said string) (why, hint string) {
 var containerMarks = []string{"/.dockerenv", "/run/.containerenv"}
 
 func inContainer() bool {
-	for _, p := range containerMarks {
-		if _, err := os.Lstat(p); err == nil {
-			return true
-		}
-	}
-	return os.Getenv("container") != "" // set by systemd-nspawn, podman and LXC
+	return os.Getenv("container") != "" || // set by systemd-nspawn, podman and LXC
+		slices.ContainsFunc(containerMarks, func(p string) bool { _, err := os.Lstat(p); return err == nil })
 }

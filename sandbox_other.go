@@ -16,14 +16,11 @@ type box struct{}
 
 const boxHome = ""
 
-func (*box) mapPath(dir string) string { return dir }
-
 func (s *sandbox) findBox() {
 	s.state.Line = "off: there is no sandbox on " + runtime.GOOS
-	switch s.cfg.Mode {
-	case "off":
+	if s.cfg.Mode == "off" {
 		s.state.Line = "off: sandbox.mode is off"
-	case "bwrap":
+	} else if s.cfg.Mode == "bwrap" {
 		s.state.RefuseExec = "sandbox.mode is bwrap, and there is no sandbox on " + runtime.GOOS
 	}
 }
@@ -41,5 +38,3 @@ func (s *sandbox) execBox(context.Context, tools.Command) tools.ExecResult {
 // endStragglers finds nothing more than the child's group does: a daemon in a
 // session of its own lives on.
 func endStragglers(string) error { return nil }
-
-func setCloexec() bool { return false }
