@@ -21,14 +21,6 @@ func endGroup(pid int, hard bool) {
 	syscall.Kill(-pid, sig)
 }
 
-// exitStatus is the exit status as a shell gives it: 128+n after signal n.
-func exitStatus(st *os.ProcessState) int {
-	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return st.ExitCode()
-}
-
 // closeInherited keeps the descriptors that picket was started with, beyond the
 // first three, from its children: Go passes on what it did not open itself.
 func closeInherited() {

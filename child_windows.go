@@ -19,7 +19,5 @@ func endGroup(pid int, hard bool) {
 	}
 }
 
-func exitStatus(st *os.ProcessState) int { return st.ExitCode() }
-
 // closeInherited has nothing to do: Windows passes on only what is listed.
 func closeInherited() {}

@@ -25,7 +25,10 @@ var (
 		"PROGRAMFILES(X86)", "PROCESSOR_ARCHITECTURE", "NUMBER_OF_PROCESSORS", "OS"}
 )
 
-const defaultPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+const (
+	defaultPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+	boxHome     = "/tmp/home" // HOME in a box
+)
 
 // childEnv picks from an environment what children inherit.
 func (s *sandbox) childEnv(environ []string) map[string]string {
@@ -35,12 +38,9 @@ func (s *sandbox) childEnv(environ []string) map[string]string {
 		switch {
 		case !ok, envCredential(name), envSteers(name), envHasUserInfo(name, value):
 		case envListed(inherited, name), strings.HasPrefix(name, "LC_"), slices.Contains(s.cfg.PassEnv, name),
-			runtime.GOOS == "windows" && envListed(inheritedWindows, name):
+			runtime.GOOS == "windows" && envListed(inheritedWindows, name),
+			envListed(inheritedPaths, name) && filepath.IsAbs(value) && s.see(value) != "":
 			env[name] = value
-		case envListed(inheritedPaths, name) && filepath.IsAbs(value):
-			if _, ok := s.see(value); ok {
-				env[name] = value
-			}
 		}
 	}
 	if runtime.GOOS == "windows" {

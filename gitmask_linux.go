@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -32,12 +31,11 @@ var maxGitFiles = 50_000 // of a repository, compared after a call that may writ
 
 // A gitRepo is what git on the host takes for a repository.
 type gitRepo struct {
-	dot     string      // DIR/.git
-	kind    fs.FileMode // type of dot: a folder, a file or a link
-	text    string      // what the file or link says
-	dirs    []string    // its git directory and the one shared with its worktrees; none if it is not followed
-	subs    []string    // folders of its submodules
-	missing []string    // those that are not checked out
+	dot   string   // DIR/.git
+	what  string   // its type and, of a file or link, what it says
+	fixed []string // never writable: a .git file, folders of submodules that are not checked out
+	dirs  []string // its git directory and the one shared with its worktrees; none if it is not followed
+	subs  []string // folders of its submodules
 }
 
 // findRepos finds the repositories at the top of each writable root, in the
@@ -83,21 +81,23 @@ func (s *sandbox) lookForRepo(dir string) (gitRepo, bool) {
 	if err != nil {
 		return r, false
 	}
-	var p string
-	switch r.kind = fi.Mode().Type(); r.kind {
-	case fs.ModeDir:
+	text, p, file := "", "", fi.Mode().IsRegular()
+	switch {
+	case fi.IsDir():
 		p = r.dot
-	case fs.ModeSymlink:
-		r.text, _ = os.Readlink(r.dot)
-		p = follow(dir, r.text)
-	case 0:
-		r.text = readSmall(r.dot)
-		if name, ok := strings.CutPrefix(r.text, "gitdir:"); ok {
+	case file:
+		r.fixed = []string{r.dot}
+		text = readSmall(r.dot)
+		if name, ok := strings.CutPrefix(text, "gitdir:"); ok {
 			p = follow(dir, name)
 		}
+	default:
+		text, _ = os.Readlink(r.dot)
+		p = follow(dir, text)
 	}
+	r.what = fi.Mode().Type().String() + text
 	mine := firstWithin(p, s.roots) != ""
-	if p == "" || !mine && (r.kind != 0 || !pointsBack(p, r.dot)) {
+	if p == "" || !mine && !(file && pointsBack(p, r.dot)) {
 		return r, true
 	}
 	r.dirs = []string{p}
@@ -113,7 +113,7 @@ func (s *sandbox) lookForRepo(dir string) (gitRepo, bool) {
 		}
 		r.subs = append(r.subs, sub)
 		if _, err := os.Lstat(filepath.Join(sub, ".git")); err != nil {
-			r.missing = append(r.missing, sub)
+			r.fixed = append(r.fixed, sub)
 		}
 	}
 	return r, true
@@ -150,7 +150,7 @@ func follow(dir, name string) string {
 func gitMounts(m mountSet, c tools.Command, repos []gitRepo) {
 	add := func(kind mountKind, p string) {
 		if fi, err := os.Lstat(p); err == nil && fi.Mode()&fs.ModeSymlink == 0 {
-			m.add(mount{dst: p, src: p, kind: kind})
+			m.add(mount{p, p, kind})
 		}
 	}
 	names := append([]string{"hooks"}, gitSettings...)
@@ -158,11 +158,8 @@ func gitMounts(m mountSet, c tools.Command, repos []gitRepo) {
 		names = names[:3]
 	}
 	for _, r := range repos {
-		for _, p := range r.missing {
+		for _, p := range r.fixed {
 			add(mountRO, p)
-		}
-		if r.kind == 0 {
-			add(mountRO, r.dot)
 		}
 		for _, dir := range r.dirs {
 			if !c.GitWrite && !c.GitConfig {
@@ -183,7 +180,7 @@ func gitMounts(m mountSet, c tools.Command, repos []gitRepo) {
 func gitState(repos []gitRepo, written bool) map[string]string {
 	state := map[string]string{}
 	for _, r := range repos {
-		state[r.dot] = fmt.Sprintf("%v %s", r.kind, r.text)
+		state[r.dot] = r.what
 		for _, dir := range r.dirs {
 			left := maxGitFiles
 			filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
@@ -223,8 +220,8 @@ func isGitDir(p string) bool {
 	return err == nil || filepath.Base(p) == ".git"
 }
 
-// gitNote says what changed, "" if nothing did.
-func gitNote(before, after map[string]string) string {
+// gitNotes says what changed.
+func gitNotes(before, after map[string]string) []string {
 	var changed []string
 	all := maps.Clone(before)
 	maps.Copy(all, after)
@@ -234,15 +231,12 @@ func gitNote(before, after map[string]string) string {
 		}
 	}
 	if len(changed) == 0 {
-		return ""
+		return nil
 	}
 	slices.Sort(changed)
-	more := max(0, len(changed)-10)
-	return fmt.Sprintf("this call changed what git obeys when it is used on this machine: %q and %d more; look at it before using git there",
-		changed[:len(changed)-more], more)
+	return []string{fmt.Sprintf("this call changed what git obeys when it is used on this machine (%d in all): %q; look at it before using git there",
+		len(changed), changed[:min(len(changed), 10)])}
 }
-
-var errBadIndex = errors.New("the index cannot be read")
 
 // readGitlinks returns the submodules in an index file. What cannot be read
 // counts as one that cannot be a path.
@@ -251,27 +245,23 @@ func readGitlinks(index string) []string {
 	if err != nil {
 		return nil
 	}
-	unknown := []string{""}
-	if !fi.Mode().IsRegular() || fi.Size() > maxIndexSize {
-		return unknown
+	var b []byte
+	if fi.Mode().IsRegular() && fi.Size() <= maxIndexSize {
+		b, _ = os.ReadFile(index)
 	}
-	b, err := os.ReadFile(index)
-	if err != nil {
-		return unknown
-	}
-	short, err := parseGitlinks(b, 20) // SHA-1
-	long, err2 := parseGitlinks(b, 32) // SHA-256
-	if err != nil && err2 != nil {
-		return unknown
+	short, ok := parseGitlinks(b, 20) // SHA-1
+	long, ok2 := parseGitlinks(b, 32) // SHA-256
+	if !ok && !ok2 {
+		return []string{""}
 	}
 	return append(short, long...)
 }
 
 // parseGitlinks returns the submodules in a git index. hash is the size of an
 // object name. (gitformat-index(5), versions 2 to 4.)
-func parseGitlinks(b []byte, hash int) (links []string, err error) {
+func parseGitlinks(b []byte, hash int) (links []string, ok bool) {
 	if len(b) < 12+hash || string(b[:4]) != "DIRC" {
-		return nil, errBadIndex
+		return nil, false
 	}
 	version, n := binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:])
 	b = b[12 : len(b)-hash]
@@ -279,7 +269,7 @@ func parseGitlinks(b []byte, hash int) (links []string, err error) {
 	for ; n > 0; n-- {
 		at := 42 + hash
 		if version < 2 || version > 4 || len(b) < at+3 {
-			return nil, errBadIndex
+			return nil, false
 		}
 		mode, flags := binary.BigEndian.Uint32(b[24:]), binary.BigEndian.Uint16(b[at-2:])
 		if flags&0x4000 != 0 { // extended
@@ -297,18 +287,18 @@ func parseGitlinks(b []byte, hash int) (links []string, err error) {
 		}
 		size := bytes.IndexByte(b[at:], 0)
 		if size < 0 || cut > len(name) {
-			return nil, errBadIndex
+			return nil, false
 		}
 		name = append(name[:len(name)-cut], b[at:at+size]...)
 		if at += size + 1; version < 4 {
 			at = (at + 7) &^ 7
 		}
 		if int(flags&0xfff) != min(len(name), 0xfff) || at > len(b) || len(name) > maxGitName || len(links) > maxGitName {
-			return nil, errBadIndex
+			return nil, false
 		}
 		if b = b[at:]; mode&0o170000 == 0o160000 {
 			links = append(links, string(name))
 		}
 	}
-	return links, nil
+	return links, true
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -97,11 +99,6 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 			}
 		}
 	}
-	for _, name := range cfg.PassEnv {
-		if envCredential(name) || envSteers(name) {
-			s.notes = append(s.notes, fmt.Sprintf("sandbox.env: %q is never passed on: it looks like a credential or steers programs", name))
-		}
-	}
 	s.findBox()
 	s.env = s.childEnv(os.Environ())
 	for _, h := range s.hide {
@@ -123,9 +120,7 @@ func (s *sandbox) admit(given string, folder bool) (string, error) {
 	}
 	info, err := os.Stat(p)
 	switch why := (folders{Home: s.home}).tooWide(p); {
-	case err != nil:
-		return "", err
-	case given == "" || folder && !info.IsDir():
+	case err != nil || given == "" || folder && !info.IsDir():
 		return "", fmt.Errorf("%q is not a folder", given)
 	case why != "":
 		return "", fmt.Errorf("%q cannot be given to a sandbox: it is %s", given, why)
@@ -161,22 +156,17 @@ func (s *sandbox) environ(add map[string]string, fixed ...string) (env []string)
 // for this word, by the child's own PATH and as the child sees the file system;
 // "" if there is none. A relative path is taken from the workspace.
 func (s *sandbox) lookPath(name string) string {
-	var tries []string
-	switch {
-	case filepath.IsAbs(name):
-		tries = []string{name}
-	case strings.ContainsRune(name, '/'):
-		tries = []string{filepath.Join(s.roots[0], name)}
-	case name != "":
-		for _, dir := range filepath.SplitList(s.env["PATH"]) {
-			tries = append(tries, filepath.Join(dir, name))
-		}
+	dirs := filepath.SplitList(s.env["PATH"])
+	if strings.ContainsRune(name, '/') || filepath.IsAbs(name) {
+		dirs = s.roots[:1]
 	}
-	for _, p := range tries {
-		if p, err := exec.LookPath(p); err == nil {
-			if p, ok := s.see(p); ok {
-				return p
-			}
+	for _, dir := range dirs {
+		p := name
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(dir, p)
+		}
+		if p, err := exec.LookPath(p); err == nil && s.see(p) != "" {
+			return s.see(p)
 		}
 	}
 	return ""
@@ -192,10 +182,7 @@ func (s *sandbox) Missing() (out []string) {
 	}
 	for _, dir := range dirs {
 		real, err := filepath.EvalSymlinks(dir)
-		if err != nil || !s.state.Boxed || !filepath.IsAbs(dir) || real == s.home || !within(real, s.home) {
-			continue
-		}
-		if _, ok := s.see(real); !ok {
+		if err == nil && s.state.Boxed && filepath.IsAbs(dir) && real != s.home && within(real, s.home) && s.see(real) == "" {
 			out = append(out, fmt.Sprintf(`a boxed call does not see %q; "sandbox": {"read_only": [%q]} admits it`, dir, dir))
 		}
 	}
@@ -223,8 +210,7 @@ func (h *headTail) Write(p []byte) (int, error) {
 
 func (h *headTail) Close() error { return nil }
 
-// Bytes returns what was kept, with a line in place of what was left out. No
-// character is cut in two.
+// Bytes returns what was kept, with a line in place of what was left out.
 func (h *headTail) Bytes() []byte {
 	head, tail := h.head, h.tail[max(0, len(h.tail)-int(h.max-h.max/2)):]
 	if h.size == int64(len(head)+len(tail)) {
@@ -250,10 +236,7 @@ type output struct {
 }
 
 func (s *sandbox) newOutput(keep int64) *output {
-	if keep <= 0 {
-		keep = defaultOutput
-	}
-	o := &output{kept: headTail{max: keep}}
+	o := &output{kept: headTail{max: cmp.Or(keep, defaultOutput)}}
 	if o.sink = &o.kept; s.cfg.Filter != nil {
 		o.sink = s.cfg.Filter(&o.kept)
 	}
@@ -266,37 +249,31 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A job is one child with everything that it starts.
-type job struct {
-	held func() error // called after the start; the child runs nothing before it returns
-	term func()       // asks the child's processes to end
-	gone func() error // ends whatever is left, and waits for it
-}
-
-// run starts a job and returns once nothing of it is left. The exit status is
-// for the caller to read: cmd.ProcessState is set if the program was started.
-// The context of cmd is the time limit.
-func (s *sandbox) run(cmd *exec.Cmd, j job, keep int64) (res tools.ExecResult) {
+// run starts a child and returns once nothing of it is left. The context of cmd
+// is its time limit; cmd.ProcessState is set if it was started. The child runs
+// nothing before held returns, term asks all its processes to end, and gone ends
+// whatever is left and waits for it.
+func (s *sandbox) run(cmd *exec.Cmd, keep int64, held func() error, term func(), gone func() error) (res tools.ExecResult) {
 	stdout, stderr := s.newOutput(keep), s.newOutput(keep)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	held := make(chan struct{})
+	free := make(chan struct{})
 	cmd.Cancel = func() error {
-		<-held
+		<-free
 		res.TimedOut = true
-		j.term()
+		term()
 		return nil
 	}
 	cmd.WaitDelay = endGrace // then it is killed, and what holds its output open is not waited for
 	if err := cmd.Start(); err != nil {
 		return tools.ExecResult{Err: err.Error()}
 	}
-	if err := j.held(); err != nil {
+	if err := held(); err != nil {
 		res.Err = err.Error()
 		cmd.Process.Kill()
 	}
-	close(held)
+	close(free)
 	cmd.Wait()
-	if err := j.gone(); err != nil {
+	if err := gone(); err != nil {
 		res.Notes = append(res.Notes, err.Error())
 	}
 	stdout.sink.Close()
@@ -318,10 +295,7 @@ func (s *sandbox) Exec(ctx context.Context, c tools.Command) (res tools.ExecResu
 	case ctx.Err() != nil:
 		return tools.ExecResult{Err: "stopped before it started", Stopped: true}
 	}
-	if c.Timeout <= 0 {
-		c.Timeout = defaultTimeout
-	}
-	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
 	defer cancel()
 	if s.state.Boxed {
 		res = s.execBox(limited, c)
@@ -356,13 +330,15 @@ func (s *sandbox) execPlain(ctx context.Context, c tools.Command) tools.ExecResu
 	cmd, mark := exec.CommandContext(ctx, program), newMark()
 	cmd.Args, cmd.Dir, cmd.SysProcAttr = argv, s.roots[0], ownSession()
 	cmd.Env = s.environ(c.Env, "PICKET_SANDBOX=off", mark)
-	res := s.run(cmd, job{
-		held: func() error { return nil },
-		term: func() { endGroup(cmd.Process.Pid, false) },
-		gone: func() error { endGroup(cmd.Process.Pid, true); return endStragglers(mark) },
-	}, c.OutputMax)
+	res := s.run(cmd, c.OutputMax,
+		func() error { return nil },
+		func() { endGroup(cmd.Process.Pid, false) },
+		func() error { endGroup(cmd.Process.Pid, true); return endStragglers(mark) })
 	if st := cmd.ProcessState; st != nil {
-		res.Started, res.Exit = true, exitStatus(st)
+		res.Started, res.Exit = true, st.ExitCode()
+		if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() { // as a shell gives it
+			res.Exit = 128 + int(ws.Signal())
+		}
 	}
 	return res
 }

@@ -23,7 +23,6 @@ import (
 )
 
 const (
-	boxHome   = "/tmp/home"   // HOME in the box
 	boxScript = "/run/script" // where a script is read
 	tmpSize   = 2 << 30       // of the box's /tmp, which is memory
 )
@@ -50,26 +49,25 @@ func (s *sandbox) layout() {
 			b.links[dir] = target
 		}
 		if _, ok := b.base.above(real); !ok {
-			b.base.add(mount{dst: real, src: real, kind: mountRO})
+			b.base.add(mount{real, real, mountRO})
 		}
 	}
 	for _, p := range s.roots {
-		b.base.add(mount{dst: p, src: p})
+		b.base.add(mount{p, p, mountBind})
 	}
 	for _, p := range s.readOnly {
-		b.base.add(mount{dst: p, src: p, kind: mountRO})
+		b.base.add(mount{p, p, mountRO})
 	}
 	s.addPython()
-	if os.Geteuid() != 0 {
-		return
+	if os.Geteuid() == 0 {
+		b.etc = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssh", "/etc/ssl/private"}
+		filepath.WalkDir("/etc", func(p string, e fs.DirEntry, err error) error {
+			if fi, err := os.Lstat(p); err == nil && (fi.Mode()&4 == 0 || fi.IsDir() && fi.Mode()&1 == 0) {
+				b.etc = append(b.etc, p)
+			}
+			return nil
+		})
 	}
-	b.etc = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssh", "/etc/ssl/private"}
-	filepath.WalkDir("/etc", func(p string, e fs.DirEntry, err error) error {
-		if fi, err := os.Lstat(p); err == nil && (fi.Mode()&4 == 0 || fi.IsDir() && fi.Mode()&1 == 0) {
-			b.etc = append(b.etc, p)
-		}
-		return nil
-	})
 }
 
 // addPython makes readable what the first python3 on PATH needs below home: each
@@ -93,8 +91,8 @@ func (s *sandbox) addPython() {
 			_, venv := os.Lstat(filepath.Join(real, "pyvenv.cfg"))
 			if (venv == nil || len(lib) > 0) && within(real, s.home) && !within(s.home, real) &&
 				firstWithin(real, s.roots) == "" && firstWithin(prefix, s.roots) == "" {
-				s.box.base.add(mount{dst: prefix, src: real, kind: mountRO})
-				s.box.base.add(mount{dst: real, src: real, kind: mountRO})
+				s.box.base.add(mount{prefix, real, mountRO})
+				s.box.base.add(mount{real, real, mountRO})
 			}
 			var target string
 			if target, err = os.Readlink(python); !filepath.IsAbs(target) {
@@ -116,11 +114,11 @@ func readSmall(p string) string {
 	return string(b)
 }
 
-// see resolves a path as a child sees it, false if the child does not.
-func (s *sandbox) see(p string) (string, bool) {
+// see resolves a path as a child sees it, "" if the child does not.
+func (s *sandbox) see(p string) string {
 	if !s.state.Boxed {
-		r, err := filepath.EvalSymlinks(p)
-		return r, err == nil
+		r, _ := filepath.EvalSymlinks(p)
+		return r
 	}
 	at, rest, hops := "/", strings.Split(p, "/"), 0
 	for len(rest) > 0 {
@@ -128,28 +126,27 @@ func (s *sandbox) see(p string) (string, bool) {
 		rest = rest[1:]
 		target, err := os.Readlink(next)
 		if err != nil {
-			if _, err := os.Lstat(next); err != nil {
-				return "", false
-			}
 			at = next
 			continue
 		}
 		_, usual := s.box.links[next]
 		if hops++; hops > 40 || !usual && !s.bound(next) {
-			return "", false
+			return ""
 		}
 		if filepath.IsAbs(target) {
 			at = "/"
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
-	return at, s.bound(at)
+	if _, err := os.Lstat(at); err != nil || !s.bound(at) {
+		return ""
+	}
+	return at
 }
 
 func (s *sandbox) bound(p string) bool {
-	_, own := s.box.base[p]
-	_, above := s.box.base.above(p)
-	return (own || above) && (firstWithin(p, s.hide) == "" || within(p, s.cfg.Skills))
+	_, ok := s.box.base.above(filepath.Join(p, "-"))
+	return ok && (firstWithin(p, s.hide) == "" || within(p, s.cfg.Skills))
 }
 
 // mounts is what the box of one call sees.
@@ -157,9 +154,9 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 	m := maps.Clone(s.box.base)
 	for _, p := range s.box.etc {
 		if fi, err := os.Lstat(p); err == nil && fi.IsDir() {
-			m.add(mount{dst: p, src: p, kind: mountHidden})
+			m.add(mount{p, p, mountHidden})
 		} else if err == nil {
-			m.add(mount{dst: p, src: os.DevNull, kind: mountNull})
+			m.add(mount{p, os.DevNull, mountNull})
 		}
 	}
 	gitMounts(m, c, repos)
@@ -170,13 +167,13 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 		above, ok := m.above(h)
 		maps.DeleteFunc(m, func(dst string, _ mount) bool { return within(dst, h) })
 		if _, err := os.Lstat(h); ok && err == nil {
-			m.add(mount{dst: h, src: h, kind: mountHidden})
+			m.add(mount{h, h, mountHidden})
 		} else if ok && above.kind == mountBind {
 			return nil, fmt.Errorf("%q does not exist, so it cannot be hidden", h)
 		}
 	}
 	if fi, err := os.Lstat(s.cfg.Skills); err == nil && fi.IsDir() {
-		m.add(mount{dst: s.cfg.Skills, src: s.cfg.Skills, kind: mountShown})
+		m.add(mount{s.cfg.Skills, s.cfg.Skills, mountShown})
 	}
 	return m.settle()
 }
@@ -227,7 +224,7 @@ func (m mountSet) addResolver(conf string) {
 		at = filepath.Join(filepath.Dir(conf), at)
 	}
 	if err == nil && linkErr == nil && !within(at, "/etc") {
-		m.add(mount{dst: at, src: src, kind: mountRO})
+		m.add(mount{at, src, mountRO})
 	}
 }
 
@@ -254,7 +251,7 @@ func (m mountSet) settle() (out []mount, err error) {
 				return nil, fmt.Errorf("the sandbox cannot protect %q: %q is missing or a link", dst, p)
 			}
 			if above.kind == mountBind && n.kind != mountBind {
-				m.add(mount{dst: p, src: p})
+				m.add(mount{p, p, mountBind})
 			}
 		}
 	}
@@ -349,13 +346,10 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	before := gitState(repos, written)
 	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts)...)
 	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
-	res = s.run(h.cmd, job{held: func() error { return h.held(ctx) }, term: h.term, gone: h.gone}, c.OutputMax)
+	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
 	h.result(&res)
-	if repos, err = s.findRepos(); err != nil {
-		res.Notes = append(res.Notes, err.Error())
-	} else if note := gitNote(before, gitState(repos, written)); note != "" {
-		res.Notes = append(res.Notes, note)
-	}
+	repos, _ = s.findRepos() // if it fails, all of them count as changed
+	res.Notes = append(res.Notes, gitNotes(before, gitState(repos, written))...)
 	return res
 }
 
@@ -367,7 +361,6 @@ type holder struct {
 	status, block *os.File // read end, write end
 	events        *json.Decoder
 	first         *os.Process // in the box; nil before it is known
-	released      bool
 }
 
 func (h *holder) open(c tools.Command) error {
@@ -410,42 +403,46 @@ func (h *holder) held(ctx context.Context) error {
 	// What is limited and ended below must be bubblewrap's child, whatever was
 	// said: nothing else may come to harm. The handle comes first, and its process
 	// is still there after that, so its number means no other one.
-	first, err := os.FindProcess(said.Pid)
-	if err != nil {
-		return errNoBox
-	}
+	h.first, _ = os.FindProcess(said.Pid) // never fails
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", said.Pid))
 	child := strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", h.cmd.Process.Pid))
-	gone := true
-	err = first.WithHandle(func(fd uintptr) { gone = pollFD(fd, 0) })
-	if !child || err != nil || gone {
-		first.Release()
+	if !child || !h.lives(0) {
+		h.first = nil
 		return errNoBox
 	}
-	h.first = first
-	for _, l := range limits {
-		if err := setLimit(first.Pid, l.resource, l.max); err != nil {
+	for resource, limit := range limits {
+		if err := setLimit(said.Pid, resource, limit); err != nil {
 			return fmt.Errorf("prlimit: %v", err)
 		}
 	}
-	os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", first.Pid), []byte("1000"), 0) // it dies before others
-	h.released = true
-	_, err = h.block.Write([]byte{1})
+	os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", said.Pid), []byte("1000"), 0) // it dies before others
+	_, err := h.block.Write([]byte{1})
 	return err
 }
 
-// ended waits for the first process of the box, which goes last.
-func (h *holder) ended(wait time.Duration) (gone bool) {
-	h.first.WithHandle(func(fd uintptr) { gone = pollFD(fd, wait) })
-	return gone
+// lives reports whether the first process of the box, which goes last, is there
+// after a while: its handle is readable once it is gone (pidfd_open(2)). One
+// without a handle counts as dead.
+func (h *holder) lives(wait time.Duration) (yes bool) {
+	h.first.WithHandle(func(fd uintptr) {
+		p := struct {
+			fd              int32
+			events, revents int16
+		}{int32(fd), 1, 0} // POLLIN
+		errno := syscall.EINTR
+		for end := time.Now().Add(wait); errno == syscall.EINTR; {
+			ts := syscall.NsecToTimespec(max(0, int64(time.Until(end))))
+			_, _, errno = syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+		}
+		yes = p.revents == 0
+	})
+	return yes
 }
 
 func (h *holder) term() {
-	if h.first == nil || h.ended(0) {
-		return
-	}
-	syscall.Kill(-h.first.Pid, syscall.SIGTERM) // the box's session; its first process ignores it
-	if !h.ended(endGrace) {
+	if h.first != nil && h.lives(0) {
+		syscall.Kill(-h.first.Pid, syscall.SIGTERM) // the box's session; its first process ignores it
+		h.lives(endGrace)
 		h.first.Kill()
 	}
 }
@@ -456,19 +453,17 @@ func (h *holder) gone() error {
 		return endStragglers(h.mark) // bubblewrap may have got as far as a child
 	}
 	h.first.Kill()
-	if !h.ended(30 * time.Second) {
+	if h.lives(30 * time.Second) {
 		return errAlive
 	}
 	h.first.Wait() // ours to reap if bubblewrap ended before it and orphans come to picket
+	h.first.Release()
 	return nil
 }
 
 func (h *holder) close() {
 	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block) {
 		f.Close()
-	}
-	if h.first != nil {
-		h.first.Release()
 	}
 }
 
@@ -479,39 +474,33 @@ func (h *holder) result(res *tools.ExecResult) {
 	var last struct {
 		Exit *int `json:"exit-code"`
 	}
-	if h.released {
+	if res.Err == "" { // it was let run
 		h.status.SetReadDeadline(time.Now().Add(endGrace)) // bubblewrap is gone, and with it the other end
 		if h.events.Decode(&last) == nil && last.Exit != nil {
 			res.Started, res.Exit = true, *last.Exit
 			return
 		}
-		if st := h.cmd.ProcessState; st != nil && st.Sys().(syscall.WaitStatus).Signaled() { // how far the command got is not known
-			res.Started, res.Exit, res.Err = true, exitStatus(st), "the sandbox was ended from outside"
+		if h.cmd.ProcessState.ExitCode() < 0 { // how far the command got is not known
+			res.Started, res.Exit, res.Err = true, 128+int(syscall.SIGKILL), "the sandbox was ended from outside"
 			return
 		}
 	}
 	said := strings.TrimSpace(string(res.Stderr))
-	if i := strings.LastIndex(said, "bwrap: "); i >= 0 {
-		said = said[i+len("bwrap: "):]
-	}
 	if res.TimedOut {
 		said = "ended before it started"
 	}
-	res.Err = "the command did not run: " + cmp.Or(said, res.Err, errNoBox.Error())
+	res.Err = "the command did not run: " + cmp.Or(strings.TrimPrefix(said, "bwrap: "), res.Err, errNoBox.Error())
 	res.Stdout, res.Stderr, res.StdoutSize, res.StderrSz = nil, nil, 0, 0
 }
 
 // The limits of each process in a box, and of the box for processes: in a user
 // namespace of its own they are counted there. They are not enforced for root.
-var limits = []struct {
-	resource int
-	max      uint64
-}{
-	{6, 512}, // RLIMIT_NPROC
-	{syscall.RLIMIT_FSIZE, 4 << 30},
-	{syscall.RLIMIT_CORE, 1},  // 0 would still start a core handler
-	{syscall.RLIMIT_CPU, 600}, // seconds
-	{syscall.RLIMIT_NOFILE, 4096},
+var limits = map[int]uint64{
+	6:                     512, // RLIMIT_NPROC
+	syscall.RLIMIT_FSIZE:  4 << 30,
+	syscall.RLIMIT_CORE:   1,   // 0 would still start a core handler
+	syscall.RLIMIT_CPU:    600, // seconds
+	syscall.RLIMIT_NOFILE: 4096,
 }
 
 // setLimit limits a child of picket, which has picket's own limits so far.
@@ -527,22 +516,6 @@ func setLimit(pid, resource int, limit uint64) error {
 		return errno
 	}
 	return nil
-}
-
-// pollFD waits until a descriptor is readable: a process's is when the process
-// is gone (pidfd_open(2)).
-func pollFD(fd uintptr, wait time.Duration) bool {
-	p := struct {
-		fd              int32
-		events, revents int16
-	}{int32(fd), 1, 0} // POLLIN
-	for end := time.Now().Add(wait); ; {
-		ts := syscall.NsecToTimespec(max(0, int64(time.Until(end))))
-		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
-		if errno != syscall.EINTR {
-			return errno == 0 && n == 1
-		}
-	}
 }
 
 var errAlive = errors.New("processes of this call could not be ended")
