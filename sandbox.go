@@ -65,8 +65,9 @@ type sandbox struct {
 const (
 	defaultOutput  = 1 << 20
 	defaultTimeout = 10 * time.Minute
-	endGrace       = time.Second // between SIGTERM and SIGKILL
 )
+
+var endGrace = time.Second // between SIGTERM and SIGKILL
 
 // newSandbox resolves every path and looks for a box by making one. An error is
 // about the settings; without a box it still returns a sandbox: see State.
