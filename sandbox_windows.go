@@ -15,7 +15,8 @@ func ownSession() *syscall.SysProcAttr {
 // gentle way that works without a console, and uses a process's number again.
 func endGroup(pid int, hard bool) {
 	if !hard {
-		exec.Command(os.Getenv("SYSTEMROOT")+`\System32\taskkill.exe`, "/T", "/F", "/PID", strconv.Itoa(pid)).Run()
+		cmd := exec.Command(os.Getenv("SYSTEMROOT")+`\System32\taskkill.exe`, "/T", "/F", "/PID", strconv.Itoa(pid))
+		cmd.Run()
 	}
 }
 
