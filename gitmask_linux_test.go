@@ -43,8 +43,9 @@ func gitBox(t *testing.T) *sandbox {
 			gitTemplate = fstest.MapFS{}
 			if err := filepath.WalkDir(c.Workspace, func(p string, e fs.DirEntry, err error) error {
 				name, _ := filepath.Rel(c.Workspace, p)
-				f := &fstest.MapFile{Mode: e.Type() | 0o755}
+				f := &fstest.MapFile{Mode: fs.ModeDir | 0o755}
 				if !e.IsDir() {
+					f.Mode = 0o644
 					f.Data, err = os.ReadFile(p)
 				}
 				gitTemplate[name] = f
