@@ -55,14 +55,14 @@ func newGateRig(t *testing.T) *gateRig {
 	act := tools.Tool{Name: "act", Risk: tools.Safe, Egress: tools.EgressNone, Params: []tools.Param{{Name: "x", Type: "string"}},
 		Assess: func(a tools.Args) (tools.Plan, error) { return tools.Plan{}, nil },
 		Judge:  func(tools.Args, tools.Plan, tools.Facts) tools.Judgement { return r.j },
-		Run: func(ctx context.Context, c *tools.Call) tools.Output {
+		Execute: func(ctx context.Context, c *tools.Call) tools.Output {
 			r.ran.Add(1)
 			if r.does != nil {
 				return r.does(ctx, c)
 			}
 			return tools.Output{Text: "done"}
 		}}
-	policy, err := compilePolicy(policySettings{Mode: "ask", TaintTracking: true}, []string{"act"})
+	policy, err := compilePolicy(sentinelConfig{Mode: "ask", TaintTracking: true}, []string{"act"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package tools
 
 import (
@@ -128,7 +130,7 @@ func (b *filesBench) do(values ...any) Output {
 	if call.Judgement.Refuse != "" {
 		return Output{Err: call.Judgement.Refuse}
 	}
-	return Files.Run(b.t.Context(), call)
+	return Files.Execute(b.t.Context(), call)
 }
 
 func TestFilesAssessRefuses(t *testing.T) {
@@ -199,7 +201,7 @@ func TestFilesJudgement(t *testing.T) {
 			t.Errorf("%q is not among %q", form, j.Forms["path"])
 		}
 	}
-	if !slices.Equal(j.Bound, []string{b.ws + "/a"}) || !strings.Contains(j.Summary, "read ./link → "+b.ws+"/a") {
+	if !slices.Equal(j.Bound, []string{b.ws + "/a"}) || !strings.Contains(j.Summary, "files read ./link → "+b.ws+"/a") {
 		t.Errorf("%+v", j)
 	}
 	args := Args{Values: map[string]any{"action": "read", "path": "a"}}
@@ -346,7 +348,7 @@ func TestFilesRunFollowsNoLinkThatCameLater(t *testing.T) {
 				if err := os.Symlink(c.by, p); err != nil {
 					t.Fatal(err)
 				}
-				if out := Files.Run(t.Context(), call); out.Err == "" || out.Text != "" {
+				if out := Files.Execute(t.Context(), call); out.Err == "" || out.Text != "" {
 					t.Errorf("%+v", out)
 				}
 				if b.get("app-evil/x") != "OUTSIDE" || b.get("app/data/vault.enc") != "PROTECTED" || b.get("app/in/x") != "INNER" {
@@ -367,7 +369,7 @@ func TestFilesSpecialFilesAreRefused(t *testing.T) {
 		}
 		call := b.call("action", action, "path", "later", "content", "x", "old", "y", "pattern", "z")
 		makePipe(t, filepath.Join(b.ws, "later"))
-		if out := Files.Run(t.Context(), call); out.Err == "" {
+		if out := Files.Execute(t.Context(), call); out.Err == "" {
 			t.Errorf("%s: %+v", action, out)
 		}
 		os.Remove(filepath.Join(b.ws, "later"))
@@ -400,6 +402,35 @@ func TestFilesWriteAppendEdit(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Join(b.ws, "new/dir"))
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestFilesChangeForTheQuestion(t *testing.T) {
+	b := newFilesBench(t)
+	b.put("app/f", "one\ntwo\n")
+	b.put("app/bin", "\xff")
+	for _, c := range []struct {
+		name   string
+		values []any
+		want   FileChange
+		ok     bool
+	}{
+		{"edit", []any{"action", "edit", "path", "f", "old", "two", "content", "2"}, FileChange{Path: "f", Old: "one\ntwo\n", New: "one\n2\n"}, true},
+		{"append", []any{"action", "append", "path", "f", "content", "x"}, FileChange{Path: "f", Old: "one\ntwo\n", New: "one\ntwo\nx"}, true},
+		{"new file in a new folder", []any{"action", "write", "path", "new/g", "content", "x"}, FileChange{Path: "new/g", Created: true, New: "x"}, true},
+		{"edit that would fail", []any{"action", "edit", "path", "f", "old", "three", "content", "3"}, FileChange{}, false},
+		{"edit of nothing", []any{"action", "edit", "path", "new/g", "old", "three", "content", "3"}, FileChange{}, false},
+		{"not text", []any{"action", "write", "path", "bin", "content", "3"}, FileChange{}, false},
+		{"outside", []any{"action", "write", "path", "../app-evil/x", "content", "3"}, FileChange{}, false},
+		{"protected", []any{"action", "write", "path", "data/vault.enc", "content", "3"}, FileChange{}, false},
+		{"read", []any{"action", "read", "path", "f"}, FileChange{}, false},
+	} {
+		if got, ok := Files.Change(b.call(c.values...)); ok != c.ok || ok && got != c.want {
+			t.Errorf("%s: %+v, %v", c.name, got, ok)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(b.ws, "new")); err == nil || b.get("app/f") != "one\ntwo\n" || len(b.kept) > 0 {
+		t.Error("asking changed something")
 	}
 }
 
@@ -477,7 +508,7 @@ func TestFilesWithoutACopyNothingIsWritten(t *testing.T) {
 	}
 	call := b.call("action", "write", "path", "f", "content", "x")
 	call.Host.Keep = nil
-	if out := Files.Run(t.Context(), call); out.Err == "" {
+	if out := Files.Execute(t.Context(), call); out.Err == "" {
 		t.Error("written without Keep")
 	}
 	if _, err := os.Lstat(filepath.Join(b.ws, "new")); err == nil || b.get("app/f") != "old" {
@@ -499,7 +530,7 @@ func TestFilesReadOnlyAndLargeFiles(t *testing.T) {
 	if err := os.Truncate(filepath.Join(b.ws, "big"), MaxUndo+1); err != nil {
 		t.Fatal(err)
 	}
-	if out := Files.Run(t.Context(), safe); out.Err == "" {
+	if out := Files.Execute(t.Context(), safe); out.Err == "" {
 		t.Error("a file that grew beyond undo was replaced as if it could be undone")
 	}
 	for _, action := range []string{"append", "edit"} {
@@ -535,7 +566,7 @@ func TestFilesChangeMeanwhile(t *testing.T) {
 			b.put("app/f", "old")
 			call := b.call("action", "edit", "path", "f", "old", "old", "content", "ours")
 			call.Host.Keep = func(string, []byte, []byte) error { change(b); return nil }
-			if out := Files.Run(t.Context(), call); out.Err == "" {
+			if out := Files.Execute(t.Context(), call); out.Err == "" {
 				t.Errorf("%+v", out)
 			}
 			if data, err := os.ReadFile(filepath.Join(b.ws, "f")); err == nil && strings.Contains(string(data), "ours") {
@@ -553,7 +584,7 @@ func TestFilesChangeMeanwhile(t *testing.T) {
 	b := newFilesBench(t)
 	call := b.call("action", "write", "path", "new", "content", "ours")
 	call.Host.Keep = func(string, []byte, []byte) error { b.put("app/new", "theirs"); return nil }
-	if out := Files.Run(t.Context(), call); out.Err == "" || b.get("app/new") != "theirs" {
+	if out := Files.Execute(t.Context(), call); out.Err == "" || b.get("app/new") != "theirs" {
 		t.Errorf("%+v", out)
 	}
 }
@@ -573,7 +604,7 @@ func TestFilesFailClosed(t *testing.T) {
 	} {
 		call := b.call("action", "read", "path", "f")
 		spoil(call)
-		if out := Files.Run(t.Context(), call); out.Err == "" {
+		if out := Files.Execute(t.Context(), call); out.Err == "" {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
@@ -665,7 +696,7 @@ func TestFilesSearch(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if out := Files.Run(ctx, b.call("action", "search", "pattern", "needle")); !strings.Contains(fmt.Sprint(out.Notes), "ended after") {
+	if out := Files.Execute(ctx, b.call("action", "search", "pattern", "needle")); !strings.Contains(fmt.Sprint(out.Notes), "ended after") {
 		t.Errorf("a stopped search: %+v", out)
 	}
 }
@@ -732,6 +763,6 @@ func BenchmarkFilesSearch(bench *testing.B) {
 	}
 	call := b.call("action", "search", "pattern", "absent")
 	for bench.Loop() {
-		Files.Run(context.Background(), call)
+		Files.Execute(context.Background(), call)
 	}
 }
