@@ -735,7 +735,7 @@ func FuzzDecide(f *testing.F) {
 			t.Fatalf("%+v", d)
 		}
 		makeCard(cardInput{Input: &in, Decision: d, Words: text})
-		explainJSON(&in, d)
+		explain(&in, d)
 	})
 }
 
