@@ -14,7 +14,7 @@ import (
 
 func builtin(t *testing.T, name string) Model {
 	t.Helper()
-	c, err := chooseModel(t.Context(), name, "", modelSettings{}, func(string) string { return "" })
+	c, err := chooseModel(t.Context(), modelSettings{Name: name}, fromFlag, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,12 +285,12 @@ func TestBadScripts(t *testing.T) {
 		`{"delay_ms":-1}`: "line 1: delay_ms",
 	} {
 		file := writeScript(t, text)
-		_, err := chooseModel(t.Context(), "script:"+file, "", modelSettings{}, os.Getenv)
+		_, err := chooseModel(t.Context(), modelSettings{Name: "script:" + file}, fromFlag, os.Getenv)
 		if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := chooseModel(t.Context(), "script:/nonexistent/x", "", modelSettings{}, os.Getenv); err == nil || !strings.Contains(err.Error(), "/nonexistent/x") {
+	if _, err := chooseModel(t.Context(), modelSettings{Name: "script:/nonexistent/x"}, fromFlag, os.Getenv); err == nil || !strings.Contains(err.Error(), "/nonexistent/x") {
 		t.Errorf("no file: %v", err)
 	}
 }

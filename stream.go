@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"io"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Limits on one reply, in bytes.
@@ -18,8 +20,7 @@ const (
 	maxReplyText  = 8 << 20   // the answer, and again the reasoning
 )
 
-// A replyError says what is wrong with a reply; other errors of reading one are
-// those of the connection.
+// A replyError says what is wrong with a reply; other errors of reading one are those of the connection.
 type replyError string
 
 const (
@@ -31,65 +32,166 @@ const (
 
 func (e replyError) Error() string { return string(e) }
 
-// streamLines splits a stream at LF, CRLF or CR, as event streams allow (WHATWG
-// HTML, section 9.2.5). Where a server ends lines with CR alone they come late.
-type streamLines struct {
-	r    *bufio.Reader
-	buf  []byte
-	rest []byte // of buf, after a CR
-	more bool   // rest holds a line
-	last bool   // the stream ended within the line returned last
+// Chunks are decoded into the types below: where servers differ in the type of a member it is kept raw or left out,
+// and text stays raw since it may be cut inside a character, which encoding/json would replace.
+type wireChunk struct {
+	Choices []wireChoice `json:"choices"`
+	Usage   *wireUsage   `json:"usage"`
+	XGroq   struct {
+		Usage *wireUsage `json:"usage"`
+	} `json:"x_groq"`
+	Object  anyText         `json:"object"`
+	Error   json.RawMessage `json:"error"`
+	Message json.RawMessage `json:"message"`
+	Detail  json.RawMessage `json:"detail"`
 }
 
-func newStreamLines(body io.Reader, idle func()) *streamLines {
-	return &streamLines{r: bufio.NewReaderSize(&idleReader{body, idle, 0}, 32<<10)}
+type wireChoice struct {
+	Index        json.RawMessage `json:"index"`
+	Delta        wireDelta       `json:"delta"`
+	Message      *wireDelta      `json:"message"`
+	FinishReason anyText         `json:"finish_reason"`
+	Usage        *wireUsage      `json:"usage"`
 }
 
-// next returns the next line without its end; it is good until the next call.
-func (l *streamLines) next() ([]byte, error) {
-	if !l.more {
-		l.buf = l.buf[:0]
-		for {
-			p, err := l.r.ReadSlice('\n')
-			if l.buf = append(l.buf, p...); len(l.buf) > maxStreamLine {
-				return nil, replyError("the server sent a line longer than 16 MiB")
-			}
-			if err == nil || err == io.EOF && len(l.buf) > 0 {
-				l.last = err != nil
-				break
-			}
-			if err != bufio.ErrBufferFull {
-				return nil, err
-			}
+type wireDelta struct {
+	Content          json.RawMessage `json:"content"`
+	Refusal          json.RawMessage `json:"refusal"`
+	ReasoningContent json.RawMessage `json:"reasoning_content"`
+	Reasoning        json.RawMessage `json:"reasoning"`
+	ToolCalls        json.RawMessage `json:"tool_calls"`
+	FunctionCall     *wireFunction   `json:"function_call"`
+}
+
+type wireUsage struct {
+	In    float64 `json:"prompt_tokens"`
+	Out   float64 `json:"completion_tokens"`
+	Total float64 `json:"total_tokens"`
+}
+
+// anyText is the text of a string, number or boolean; other values have none.
+type anyText string
+
+func (t *anyText) UnmarshalJSON(raw []byte) error {
+	switch raw[0] {
+	case '"':
+		return json.Unmarshal(raw, (*string)(t))
+	case '{', '[', 'n':
+	default:
+		*t = anyText(raw)
+	}
+	return nil
+}
+
+// decodeLoosely decodes what fits and leaves out what has another type; it reports whether raw is JSON.
+func decodeLoosely(raw []byte, into any) bool {
+	var bad *json.SyntaxError
+	return !errors.As(json.Unmarshal(raw, into), &bad)
+}
+
+// hasValue reports whether a value says anything.
+func hasValue(val []byte) bool {
+	return len(val) > 0 && string(val) != "null" && string(val) != `""`
+}
+
+func isObject(val []byte) bool { return len(val) > 0 && val[0] == '{' }
+
+// A textJoiner decodes the pieces of a text, each a JSON value, where a character may be cut between two strings:
+// its bytes, or the two escapes of a surrogate pair.
+type textJoiner struct{ held []byte } // the start of a character, as sent
+
+// add returns the whole characters so far; what is no text becomes U+FFFD.
+func (j *textJoiner) add(raw []byte, last bool) string {
+	if len(raw) > 0 && raw[0] == '"' {
+		raw = raw[1 : len(raw)-1]
+	} else if !hasValue(raw) {
+		raw = nil
+	}
+	if len(j.held) > 0 {
+		raw = append(j.held, raw...)
+	}
+	j.held = nil
+	if n := wholeEnd(raw); !last && n < len(raw) {
+		raw, j.held = raw[:n], bytes.Clone(raw[n:])
+	}
+	if utf8.Valid(raw) && bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw)
+	}
+	var s string
+	if json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &s) != nil {
+		return string(raw) // an object or a list is its own text
+	}
+	return s
+}
+
+// parts reads a text, a list of parts, or one part: the answer in it and the reasoning.
+func (j *textJoiner) parts(raw []byte) (answer, thought string) {
+	var v any
+	if !isObject(raw) && !bytes.HasPrefix(raw, []byte("[")) || json.Unmarshal(raw, &v) != nil {
+		return j.add(raw, false), ""
+	}
+	list, ok := v.([]any)
+	if !ok {
+		list = []any{v}
+	}
+	var a, t strings.Builder
+	for _, part := range list {
+		kind := any("")
+		if m, ok := part.(map[string]any); ok && m["type"] != nil {
+			kind = m["type"]
 		}
-		l.rest = bytes.TrimSuffix(bytes.TrimSuffix(l.buf, []byte("\n")), []byte("\r"))
+		switch kind {
+		case "text", "output_text", "":
+			deepText(&a, part)
+		case "thinking", "reasoning":
+			deepText(&t, part)
+		}
 	}
-	var line []byte
-	line, l.rest, l.more = bytes.Cut(l.rest, []byte("\r"))
-	return line, nil
+	return a.String(), t.String()
 }
 
-// An idleReader calls idle before every read, which may block.
-type idleReader struct {
-	r    io.Reader
-	idle func()
-	n    int
-}
-
-func (r *idleReader) Read(p []byte) (int, error) {
-	r.idle()
-	n, err := r.r.Read(p)
-	if r.n += n; r.n > maxStream {
-		err = replyError("the answer is longer than 256 MiB")
+// deepText writes the text in a part, wherever the server puts it.
+func deepText(b *strings.Builder, v any) {
+	switch v := v.(type) {
+	case string:
+		b.WriteString(v)
+	case []any:
+		for _, sub := range v {
+			deepText(b, sub)
+		}
+	case map[string]any:
+		for _, name := range []string{"text", "thinking", "content"} {
+			deepText(b, v[name])
+		}
 	}
-	return n, err
 }
 
-// A replyReader takes in one reply as servers really send it: an event stream,
-// or one JSON document whatever was asked for.
+var halfPair = regexp.MustCompile(`^\\u[dD][89abAB]`)
+
+// wholeEnd returns where the last whole character of a text in JSON ends.
+func wholeEnd(b []byte) int {
+	n := len(b)
+	if n >= 6 && b[n-6] == '\\' && halfPair.Match(b[n-6:]) && (n-len(bytes.TrimRight(b[:n-6], `\`)))%2 == 0 {
+		return n - 6
+	}
+	for i := n - 1; i >= max(n-3, 0); i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return n
+}
+
+// A replyReader takes in one reply as servers really send it: an event stream, or JSON documents whatever was asked
+// for.
 type replyReader struct {
-	names   toolNames
 	onDelta func(Delta)
+	waits   func() // called before a wait for more, after the first byte
+	body    io.Reader
+	got     int // bytes of it
 
 	any, done, whole bool   // something came; [DONE]; a whole message
 	junk             string // a line that belongs in no event stream
@@ -104,81 +206,56 @@ type replyReader struct {
 }
 
 func newReplyReader(names toolNames, onDelta func(Delta)) *replyReader {
-	r := &replyReader{names: names, onDelta: onDelta, textOf: -1}
+	r := &replyReader{onDelta: onDelta, textOf: -1, calls: callSet{names: names}}
 	r.think.r = r
 	return r
 }
 
+// Read reads from the body. What was understood is passed on before each wait.
+func (r *replyReader) Read(p []byte) (int, error) {
+	r.flush()
+	if r.got > 0 && r.waits != nil {
+		r.waits()
+	}
+	n, err := r.body.Read(p)
+	if r.got += n; r.got > maxStream {
+		err = replyError("the answer is longer than 256 MiB")
+	}
+	return n, err
+}
+
 // read takes in the body. It returns nil only if the reply ended well.
 func (r *replyReader) read(body io.Reader) error {
-	err := r.readEvents(newStreamLines(body, r.flush))
-	tooLong := r.pieces(nil, nil, true)
-	r.think.add("", true)
-	r.flush()
-	return cmp.Or(err, tooLong)
-}
-
-func (r *replyReader) readEvents(lines *streamLines) error {
-	var event string
-	var data []byte
-	for first := true; !r.done; {
-		line, err := lines.next()
-		if err == io.EOF {
-			if err := r.event(event, data, lines.last); err != nil {
-				return err
-			}
-			return r.ended()
-		}
-		if err != nil {
-			if _, own := err.(replyError); !own && r.finish != "" {
-				return nil // nothing that matters can follow a finish reason
-			}
-			return err
-		}
-		if first {
-			line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
-			if t := bytes.TrimSpace(line); len(t) > 0 && (t[0] == '{' || t[0] == '[') {
-				return r.document(line, lines)
-			}
-			first = len(line) == 0
-		}
-		if len(line) == 0 {
-			if err := r.event(event, data, false); err != nil {
-				return err
-			}
-			event, data = "", data[:0]
-			continue
-		}
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(name) {
-		case "data":
-			if len(data) > 0 {
-				data = append(data, '\n')
-			}
-			if data = append(data, value...); len(data) > maxStreamLine {
-				return replyError("the server sent an event longer than 16 MiB")
-			}
-		case "event":
-			event = string(value[:min(len(value), 64)])
-		case "", "id", "retry":
-		default:
-			if line[0] == '{' && json.Valid(line) { // an error that forgot its prefix
-				if err := r.chunk("", line); err != nil {
-					return err
-				}
-			} else if !r.any && r.junk == "" {
-				r.junk = string(line[:min(len(line), 300)])
-			}
+	r.body = body
+	in := bufio.NewReaderSize(r, 32<<10)
+	if bom, _ := in.Peek(3); string(bom) == "\xef\xbb\xbf" {
+		in.Discard(3)
+	}
+	first, err := in.ReadByte()
+	for err == nil && strings.IndexByte(" \t\r\n", first) >= 0 {
+		first, err = in.ReadByte()
+	}
+	if err == nil {
+		in.UnreadByte()
+		if first == '{' || first == '[' {
+			err = r.documents(in)
+		} else {
+			err = r.events(in)
 		}
 	}
-	return nil
-}
-
-// ended judges a body that ended without [DONE].
-func (r *replyReader) ended() error {
+	r.think.add(r.answer.add(nil, true), true)
+	r.reasoning.WriteString(r.thought.add(nil, true))
+	r.flush()
+	var own replyError
+	var said *serverError
 	switch {
-	case r.done || r.finish != "" || r.whole:
+	case err == nil || errors.As(err, &own) || errors.As(err, &said):
+		return err
+	case r.finish != "":
+		return nil // nothing that matters can follow a finish reason
+	case err != io.EOF:
+		return err
+	case r.whole:
 		return nil
 	case r.any:
 		return errCutOff
@@ -188,204 +265,206 @@ func (r *replyReader) ended() error {
 	return errNoReply
 }
 
-// document reads a body that is JSON and no event stream: a whole completion,
-// an error, or chunks a line each.
-func (r *replyReader) document(line []byte, lines *streamLines) error {
-	var doc []byte
-	var err error
-	for err == nil {
-		if doc = append(append(doc, line...), '\n'); len(doc) > maxStreamLine {
-			return replyError("the server sent a document longer than 16 MiB")
-		}
-		line, err = lines.next()
-	}
-	if err != io.EOF {
-		return err
-	}
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	for n := 0; ; n++ {
+// documents reads a body that is JSON: a whole completion, an error, or chunks one after the other.
+func (r *replyReader) documents(in io.Reader) error {
+	limited := &io.LimitedReader{R: in, N: maxStreamLine}
+	for d := json.NewDecoder(limited); ; limited.N = maxStreamLine {
 		var val json.RawMessage
-		if err := dec.Decode(&val); err != nil && n == 0 {
+		err := d.Decode(&val)
+		var bad *json.SyntaxError
+		switch {
+		case err != nil && limited.N == 0:
+			return replyError("the server sent a document longer than 16 MiB")
+		case err != nil && r.any && r.whole:
+			return io.EOF // nothing after a whole message matters
+		case err == io.ErrUnexpectedEOF || errors.As(err, &bad):
 			return errBroken
-		} else if err != nil {
-			return r.ended() // nothing after a whole document matters
+		case err != nil:
+			return err
 		}
-		if err := r.chunk("", val); err != nil {
+		if _, err := r.chunk("", val); err != nil {
 			return err
 		}
 	}
 }
 
-// event takes in the data of one event. Partial says that the stream ended
-// inside it.
-func (r *replyReader) event(name string, data []byte, partial bool) error {
+// events reads an event stream (WHATWG HTML, section 9.2.6); it returns nil at [DONE]. Lines end in LF, CRLF or CR;
+// where a server ends them with CR alone they come late.
+func (r *replyReader) events(in *bufio.Reader) error {
+	var name string
+	var data, block []byte
+	for !r.done {
+		part, err := in.ReadSlice('\n')
+		if block = append(block, part...); len(block) > maxStreamLine {
+			return replyError("the server sent a line longer than 16 MiB")
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
+		block = bytes.TrimSuffix(bytes.TrimSuffix(block, []byte("\n")), []byte("\r"))
+		for line := range bytes.SplitSeq(block, []byte("\r")) {
+			field, value, _ := bytes.Cut(line, []byte(":"))
+			value = bytes.TrimPrefix(value, []byte(" "))
+			switch string(field) {
+			case "data":
+				if data = append(append(data, value...), '\n'); len(data) > maxStreamLine {
+					return replyError("the server sent an event longer than 16 MiB")
+				}
+			case "event":
+				name = string(value[:min(len(value), 64)])
+			case "id", "retry":
+			case "": // a comment, or the end of an event
+				if len(line) == 0 {
+					if err := r.event(name, data, err != nil); err != nil {
+						return err
+					}
+					name, data = "", data[:0]
+				}
+			default:
+				valid := false // an error may have forgotten its prefix
+				if line[0] == '{' {
+					var err error
+					if valid, err = r.chunk("", line); err != nil {
+						return err
+					}
+				}
+				if !valid && !r.any && r.junk == "" {
+					r.junk = string(line[:min(len(line), 300)])
+				}
+			}
+		}
+		if err != nil {
+			return cmp.Or(r.event(name, data, true), err)
+		}
+		block = block[:0]
+	}
+	return nil
+}
+
+// event takes in the data of one event; last says that the stream ended with it.
+func (r *replyReader) event(name string, data []byte, last bool) error {
 	data = bytes.TrimSpace(data)
 	switch {
-	case len(data) == 0 || data[0] == ':': // a comment that a relay wrapped
+	case r.done || len(data) == 0 || data[0] == ':': // a comment that a relay wrapped
 		return nil
 	case bytes.HasPrefix(bytes.TrimPrefix(data, []byte(`"`)), []byte("[DONE]")):
 		r.any, r.done = true, true
 		return nil
-	case json.Valid(data):
-		return r.chunk(name, data)
+	}
+	if valid, err := r.chunk(name, data); valid {
+		return err
+	}
+	switch {
 	case name == "error":
-		return readServerError(data)
+		return parseServerError(data)
 	case name != "" && name != "message":
 		return nil // some server's own event
-	}
-	// Some servers leave out the blank line between events.
-	list := bytes.Split(data, []byte("\n"))
-	if len(list) > 1 && !slices.ContainsFunc(list, func(b []byte) bool {
-		return !json.Valid(b) && !bytes.HasPrefix(b, []byte("[DONE]"))
-	}) {
-		for _, b := range list {
-			if err := r.event(name, b, false); err != nil || r.done {
+	case bytes.IndexByte(data, '\n') >= 0: // some servers leave out the blank line between events
+		for line := range bytes.SplitSeq(data, []byte("\n")) {
+			if err := r.event(name, line, last); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	r.any = true
-	if partial {
+	if r.any = true; last {
 		return errCutOff
 	}
 	return errBroken
 }
 
-// chunk takes in one chunk, which is valid JSON.
-func (r *replyReader) chunk(event string, raw []byte) error {
-	r.any = true
-	v := pick(raw, "choices", "usage", "error", "object", "message", "detail", "x_groq")
-	choices, usage, says := v[0], v[1], v[4] != nil || v[5] != nil
-	switch fault := string(v[2]); {
-	case fault != "" && fault != "null" && fault != `""` && fault != "{}" && fault != "false",
-		raw[0] == '[', event == "error", string(v[3]) == `"error"`, says && choices == nil && usage == nil:
-		return readServerError(raw)
+// chunk takes in one chunk and reports whether it is JSON at all.
+func (r *replyReader) chunk(event string, raw []byte) (bool, error) {
+	var c wireChunk
+	if !decodeLoosely(raw, &c) {
+		return false, nil
 	}
-	r.addUsage(usage)
-	r.addUsage(pick(v[6], "usage")[0])
-	var err error
-	jsonMembers(choices, func(_, val []byte) {
-		err = cmp.Or(err, r.choice(val))
-	})
-	return err
+	r.any = true
+	bare := (c.Message != nil || c.Detail != nil) && c.Choices == nil && c.Usage == nil
+	if fault := string(c.Error); hasValue(c.Error) && fault != "{}" && fault != "false" ||
+		raw[0] == '[' || event == "error" || c.Object == "error" || bare {
+		return true, parseServerError(raw)
+	}
+	r.addUsage(c.Usage)
+	r.addUsage(c.XGroq.Usage)
+	for _, ch := range c.Choices {
+		r.addUsage(ch.Usage)
+		index := max(callIndex(ch.Index), 0)
+		if err := r.delta(index, ch.Delta, false); err != nil {
+			return true, err
+		}
+		if ch.Message != nil {
+			r.whole = true
+			if err := r.delta(index, *ch.Message, true); err != nil {
+				return true, err
+			}
+		}
+		r.addFinish(string(ch.FinishReason))
+	}
+	return true, nil
 }
 
-func (r *replyReader) addUsage(raw []byte) {
-	if noValue(raw) {
+func (r *replyReader) addUsage(u *wireUsage) {
+	if u == nil {
 		return
 	}
-	v := pick(raw, "prompt_tokens", "completion_tokens", "total_tokens")
-	for i, to := range []*int{&r.usage.In, &r.usage.Out, &r.usage.Total} {
-		if f, err := strconv.ParseFloat(string(v[i]), 64); err == nil && f >= 1 && f < 1<<40 {
-			*to = int(f)
+	count := func(n float64, to *int) {
+		if n >= 1 && n < 1<<40 {
+			*to = int(n)
 		}
 	}
+	count(u.In, &r.usage.In)
+	count(u.Out, &r.usage.Out)
+	count(u.Total, &r.usage.Total)
 }
 
-func (r *replyReader) choice(raw []byte) error {
-	v := pick(raw, "index", "delta", "message", "finish_reason", "usage")
-	index := max(callIndex(v[0]), 0)
-	r.addUsage(v[4])
-	err := r.delta(index, v[1], false)
-	if err == nil && len(v[2]) > 0 && v[2][0] == '{' {
-		r.whole = true
-		err = r.delta(index, v[2], true)
+// delta takes in a delta, or a whole message, of which only the parts count that no delta has brought before.
+func (r *replyReader) delta(choice int, d wireDelta, whole bool) error {
+	content, reasoning := d.Content, d.ReasoningContent
+	if !hasValue(content) {
+		content = d.Refusal
 	}
-	r.addFinish(valText(v[3]))
-	return err
-}
-
-// delta takes in a delta, or a whole message, of which only the parts count
-// that no delta has brought before.
-func (r *replyReader) delta(choice int, raw []byte, whole bool) error {
-	v := pick(raw, "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call")
-	content, reasoning := v[0], v[2]
-	if noValue(content) {
-		content = v[1]
+	if !hasValue(reasoning) { // some send both, with the same text
+		reasoning = d.Reasoning
 	}
-	if noValue(reasoning) { // some send both, with the same text
-		reasoning = v[3]
-	}
-	if r.textOf < 0 && !noValue(content) {
+	if r.textOf < 0 && hasValue(content) {
 		r.textOf = choice
 	}
-	if choice != max(r.textOf, 0) || whole && r.text.Len()+len(r.think.hold) > 0 {
-		content = nil
+	mine := choice == max(r.textOf, 0)
+	if mine && !(whole && r.reasoning.Len() > 0) {
+		text, more := r.thought.parts(reasoning)
+		r.reasoning.WriteString(text + more)
 	}
-	if choice != max(r.textOf, 0) || whole && r.reasoning.Len() > 0 {
-		reasoning = nil
+	if mine && !(whole && r.text.Len()+len(r.think.hold) > 0) {
+		text, thought := r.answer.parts(content)
+		r.reasoning.WriteString(thought)
+		r.think.add(text, false)
 	}
-	if err := r.pieces(content, reasoning, false); err != nil {
-		return err
+	if r.text.Len() > maxReplyText || r.reasoning.Len() > maxReplyText {
+		return replyError("the answer is longer than 8 MiB")
 	}
 	if whole && len(r.calls.list) > 0 {
 		return nil
 	}
-	var err error
-	add := func(_, val []byte) { err = cmp.Or(err, r.calls.add(choice, val)) }
-	if v[5] != nil && v[5][0] == '{' {
-		add(nil, slices.Concat([]byte(`{"index":0,"function":`), v[5], []byte("}")))
+	var list []wireCall
+	if isObject(d.ToolCalls) {
+		list = make([]wireCall, 1)
+		decodeLoosely(d.ToolCalls, &list[0])
+	} else if hasValue(d.ToolCalls) {
+		decodeLoosely(d.ToolCalls, &list)
 	}
-	if v[4] != nil && v[4][0] == '{' {
-		add(nil, v[4])
-	} else {
-		jsonMembers(v[4], add)
+	if d.FunctionCall != nil {
+		list = append(list, wireCall{Index: []byte("0"), Function: *d.FunctionCall})
 	}
-	return err
-}
-
-// noValue reports whether a value says nothing.
-func noValue(val []byte) bool {
-	return len(val) == 0 || string(val) == "null" || string(val) == `""`
-}
-
-// pieces takes in pieces of content and reasoning; last says that no more come.
-func (r *replyReader) pieces(content, reasoning []byte, last bool) error {
-	t, th := appendJSONText(nil, content), appendJSONText(nil, reasoning)
-	if t == nil {
-		t, th = contentParts(content, th)
-	}
-	if len(th) == 0 && len(reasoning) > 0 {
-		th = deepText(nil, reasoning)
-	}
-	r.reasoning.WriteString(r.thought.add(th, last))
-	r.think.add(r.answer.add(t, last), false)
-	if r.text.Len() > maxReplyText || r.reasoning.Len() > maxReplyText {
-		return replyError("the answer is longer than 8 MiB")
+	for _, c := range list {
+		if err := r.calls.add(choice, c); err != nil {
+			return err
+		}
 	}
 	return nil
-}
-
-// contentParts reads content that is a list of parts, or one part; reasoning in
-// it is appended.
-func contentParts(raw, reasoning []byte) (answer, _ []byte) {
-	part := func(_, val []byte) {
-		switch valText(pick(val, "type")[0]) {
-		case "text", "output_text", "":
-			answer = deepText(answer, val)
-		case "thinking", "reasoning":
-			reasoning = deepText(reasoning, val)
-		}
-	}
-	if len(raw) > 0 && raw[0] == '{' {
-		part(nil, raw)
-	} else {
-		jsonMembers(raw, part)
-	}
-	return answer, reasoning
-}
-
-// deepText appends the text in a part, wherever the server puts it.
-func deepText(dst, val []byte) []byte {
-	if dst = appendJSONText(dst, val); len(val) > 0 && val[0] == '{' {
-		for _, v := range pick(val, "text", "thinking", "content") {
-			dst = deepText(dst, v)
-		}
-	} else if len(val) > 0 && val[0] == '[' {
-		jsonMembers(val, func(_, v []byte) { dst = deepText(dst, v) })
-	}
-	return dst
 }
 
 // flush passes on what has come.
@@ -400,8 +479,8 @@ func (r *replyReader) flush() {
 	}
 }
 
-// finishes gives what the reasons of various servers mean; all others are stop.
-// Where several come, the one later in finishRank wins.
+// finishes gives what the reasons of various servers mean; all others are stop. Where several come, the one later in
+// finishRank wins.
 var finishes = map[string]string{
 	"tool_calls": "tool_calls", "tool_call": "tool_calls", "tool_use": "tool_calls", "function_call": "tool_calls",
 	"length": "length", "max_tokens": "length", "max_output_tokens": "length", "model_length": "length",
@@ -424,8 +503,7 @@ func (r *replyReader) addFinish(raw string) {
 	}
 }
 
-// reply returns what was read. After an error no call of it may run, so none is
-// in it.
+// reply returns what was read. After an error no call of it may run, so none is in it.
 func (r *replyReader) reply(err error) (Reply, error) {
 	out := Reply{Text: r.text.String(), Reasoning: r.reasoning.String(), Finish: "stop", Usage: r.usage}
 	out.Usage.Total = cmp.Or(out.Usage.Total, out.Usage.In+out.Usage.Out)
@@ -440,7 +518,7 @@ func (r *replyReader) reply(err error) (Reply, error) {
 	case r.finish == "content_filter":
 		return out, errFiltered
 	}
-	if out.Calls = r.calls.final(r.names, r.finish); len(out.Calls) > 0 {
+	if out.Calls = r.calls.final(r.finish); len(out.Calls) > 0 {
 		out.Finish = "tool_calls"
 	}
 	if r.finish == "length" {
@@ -449,9 +527,8 @@ func (r *replyReader) reply(err error) (Reply, error) {
 	return out, nil
 }
 
-// A thinkFilter takes <think>…</think> out of an answer, split anywhere. Only a
-// tag at the start of a line and outside a code block counts, so that an answer
-// about such tags stays whole. A closing tag alone means that the server's
+// A thinkFilter takes <think>…</think> out of an answer, split anywhere. Only a tag at the start of a line and outside
+// a code block counts, so that an answer about such tags stays whole. A closing tag alone means that the server's
 // template had opened it: all before it was reasoning.
 type thinkFilter struct {
 	r       *replyReader
