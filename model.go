@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -99,30 +98,26 @@ func newModel(s modelSettings) (*chatModel, error) {
 	s.APIKey = strings.TrimSpace(s.APIKey)
 	s.Timeout = cmp.Or(s.Timeout, 3*time.Minute)
 	s.FirstTimeout = cmp.Or(s.FirstTimeout, 10*time.Minute)
-	m := &chatModel{s: s, url: u, now: time.Now, learned: quirks{}, client: newModelClient(s.transport)}
+	m := &chatModel{s: s, url: u, sleep: pause, now: time.Now, learned: quirks{}, client: newModelClient(s.transport)}
 	m.id = m.origin() + " " + s.Name
-	m.sleep = func(ctx context.Context, d time.Duration) error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(d):
-			return nil
-		}
-	}
 	return m, nil
+}
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // newModelClient returns a client that follows no redirect, so that a key stays with its origin.
 func newModelClient(t http.RoundTripper) *http.Client {
 	if t == nil {
-		t = &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 30 * time.Second,
-			IdleConnTimeout:     90 * time.Second,
-			DisableCompression:  true,
-			ForceAttemptHTTP2:   true,
-		}
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.DisableCompression, t = true, own
 	}
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
@@ -213,73 +208,57 @@ func (m *chatModel) once(ctx context.Context, req ModelRequest, body []byte, nam
 		}
 	}
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, repliesKey{}, replies))
+	defer cancel(nil)
 	silence := m.s.FirstTimeout
 	timer := time.AfterFunc(silence, func() { cancel(errStalled) })
-	end := func() { timer.Stop(); cancel(nil) }
-	f := &modelFailure{}
-	fail := func(err error) (Reply, *modelFailure) {
-		end()
-		if f.err = err; errors.Is(context.Cause(ctx), errStalled) {
-			f.err, f.final = replyError(fmt.Sprintf("%s sent nothing for %s: is it overloaded?", m.origin(), silence)), true
-		}
-		return Reply{}, f
-	}
+	defer timer.Stop()
 	hr, err := http.NewRequestWithContext(ctx, "POST", m.url.JoinPath("chat/completions").String(), bytes.NewReader(body))
 	if err != nil {
-		return fail(err)
+		return Reply{}, &modelFailure{err: err, final: true}
 	}
 	hr.Header = m.header()
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("Accept", "text/event-stream")
-	resp, err := m.client.Do(hr)
-	if err != nil {
-		return fail(err)
-	}
-	f.status, f.header = resp.StatusCode, resp.Header
-	in, err := decoded(resp)
-	if err != nil {
-		resp.Body.Close()
-		return fail(err)
-	}
-	if f.status/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(in, 64<<10))
-		resp.Body.Close()
-		f.server = parseServerError(text)
-		return fail(nil)
-	}
+	f := &modelFailure{}
 	r := newReplyReader(names, onDelta)
-	r.waits = func() { // what follows a finish reason is not waited for that long
+	r.waits = func() {
 		if silence = m.s.Timeout; r.finish != "" {
-			silence = min(silence, 10*time.Second)
+			silence = min(silence, 10*time.Second) // little follows the finish reason
 		}
 		timer.Reset(silence)
 	}
-	err = r.read(in)
-	if r.done && err == nil { // the little that can follow is read, so that the connection can serve again
-		timer.Reset(250 * time.Millisecond)
-		go func() {
-			io.CopyN(io.Discard, resp.Body, 64<<10)
-			resp.Body.Close()
-			end()
-		}()
-	} else {
+	resp, err := m.client.Do(hr)
+	if err == nil {
 		defer resp.Body.Close()
+		f.status, f.header = resp.StatusCode, resp.Header
+		var in io.Reader
+		if in, err = decoded(resp); err != nil {
+			f.final = true
+		} else if f.status/100 == 2 {
+			err = r.read(in)
+		} else {
+			text, _ := io.ReadAll(io.LimitReader(in, 64<<10))
+			err = parseServerError(text)
+		}
 	}
 	reply, err := r.reply(err)
-	for i := range reply.Calls {
-		reply.Calls[i].from = m.id
-	}
 	if err == nil {
-		if !r.done {
-			end()
+		timer.Reset(50 * time.Millisecond) // for the end of the body, so that the connection can serve again
+		io.CopyN(io.Discard, resp.Body, 64<<10)
+		for i := range reply.Calls {
+			reply.Calls[i].from = m.id
 		}
 		return reply, nil
 	}
+	f.err, f.final = err, f.final || r.got > 0
 	var own replyError
-	if f.final = r.got > 0; !errors.As(err, &f.server) && !errors.As(err, &own) {
-		err = replyError(fmt.Sprintf("%s (%s)", errCutOff, rootCause(err)))
+	switch {
+	case errors.As(err, &f.server) || errors.As(err, &own):
+	case errors.Is(context.Cause(ctx), errStalled):
+		f.err, f.final = replyError(fmt.Sprintf("%s sent nothing for %s: is it overloaded?", m.origin(), silence)), true
+	case f.status != 0:
+		f.err = replyError(fmt.Sprintf("%s (%s)", errCutOff, rootCause(err)))
 	}
-	fail(err)
 	return reply, f
 }
 

@@ -167,7 +167,6 @@ var verdicts = []struct {
 		"the conversation is longer than {model} takes", "lower model.context_tokens or start a new chat", false},
 	{holding(`^404|^405|` + notCompletion + `|unexpected endpoint`), "{url} has no chat completions", "check the base URL, which usually ends in /v1", false},
 	{holding(`^429`), "{at} allows no more requests for {wait}", "wait, or choose another model", true},
-	{holding(`^501`), "{at} failed with {status}", "choose another server", false},
 	{holding(`^5`), "{at} failed with {status}", "try again later or choose another model", true},
 	{holding(`^200`), "{at} reported an error in its answer", "", false},
 	{holding(`^40[89]`), "{at} refused the request with {status}", "", true},

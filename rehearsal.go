@@ -60,10 +60,8 @@ func (b *builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	reply := b.answer(hr.Context(), req)
-	select {
-	case <-time.After(time.Duration(reply.DelayMS) * time.Millisecond):
-	case <-hr.Context().Done():
-		return nil, hr.Context().Err()
+	if err := pause(hr.Context(), time.Duration(reply.DelayMS)*time.Millisecond); err != nil {
+		return nil, err
 	}
 	return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: hr, Header: http.Header{"Content-Type": {"text/event-stream"}},
 		Body: io.NopCloser(strings.NewReader(reply.stream(req.Model, len(raw))))}, nil

@@ -100,7 +100,7 @@ func isObject(val []byte) bool { return len(val) > 0 && val[0] == '{' }
 // its bytes, or the two escapes of a surrogate pair.
 type textJoiner struct{ held []byte } // the start of a character, as sent
 
-// add returns the whole characters so far; what is no text becomes U+FFFD.
+// add returns the whole characters so far; what is no text becomes U+FFFD, a list or object is its own text.
 func (j *textJoiner) add(raw []byte, last bool) string {
 	if len(raw) > 0 && raw[0] == '"' {
 		raw = raw[1 : len(raw)-1]
@@ -110,16 +110,14 @@ func (j *textJoiner) add(raw []byte, last bool) string {
 	if len(j.held) > 0 {
 		raw = append(j.held, raw...)
 	}
-	j.held = nil
-	if n := wholeEnd(raw); !last && n < len(raw) {
-		raw, j.held = raw[:n], bytes.Clone(raw[n:])
+	end := len(raw)
+	if !last {
+		end = wholeEnd(raw)
 	}
-	if utf8.Valid(raw) && bytes.IndexByte(raw, '\\') < 0 {
-		return string(raw)
-	}
+	raw, j.held = raw[:end], bytes.Clone(raw[end:])
 	var s string
-	if json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &s) != nil {
-		return string(raw) // an object or a list is its own text
+	if utf8.Valid(raw) && bytes.IndexByte(raw, '\\') < 0 || json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &s) != nil {
+		return string(raw)
 	}
 	return s
 }
@@ -130,38 +128,30 @@ func (j *textJoiner) parts(raw []byte) (answer, thought string) {
 	if !isObject(raw) && !bytes.HasPrefix(raw, []byte("[")) || json.Unmarshal(raw, &v) != nil {
 		return j.add(raw, false), ""
 	}
-	list, ok := v.([]any)
-	if !ok {
-		list = []any{v}
-	}
 	var a, t strings.Builder
-	for _, part := range list {
-		kind := any("")
-		if m, ok := part.(map[string]any); ok && m["type"] != nil {
-			kind = m["type"]
-		}
-		switch kind {
-		case "text", "output_text", "":
-			deepText(&a, part)
-		case "thinking", "reasoning":
-			deepText(&t, part)
-		}
-	}
+	deepText(v, &a, &t)
 	return a.String(), t.String()
 }
 
 // deepText writes the text in a part, wherever the server puts it.
-func deepText(b *strings.Builder, v any) {
+func deepText(v any, to, thought *strings.Builder) {
 	switch v := v.(type) {
 	case string:
-		b.WriteString(v)
+		to.WriteString(v)
 	case []any:
 		for _, sub := range v {
-			deepText(b, sub)
+			deepText(sub, to, thought)
 		}
 	case map[string]any:
+		switch v["type"] {
+		case "thinking", "reasoning":
+			to = thought
+		case "text", "output_text", "", nil:
+		default:
+			return
+		}
 		for _, name := range []string{"text", "thinking", "content"} {
-			deepText(b, v[name])
+			deepText(v[name], to, thought)
 		}
 	}
 }
@@ -171,15 +161,12 @@ var halfPair = regexp.MustCompile(`^\\u[dD][89abAB]`)
 // wholeEnd returns where the last whole character of a text in JSON ends.
 func wholeEnd(b []byte) int {
 	n := len(b)
-	if n >= 6 && b[n-6] == '\\' && halfPair.Match(b[n-6:]) && (n-len(bytes.TrimRight(b[:n-6], `\`)))%2 == 0 {
+	if n >= 6 && halfPair.Match(b[n-6:]) && (n-len(bytes.TrimRight(b[:n-6], `\`)))%2 == 0 {
 		return n - 6
 	}
 	for i := n - 1; i >= max(n-3, 0); i-- {
-		if utf8.RuneStart(b[i]) {
-			if !utf8.FullRune(b[i:]) {
-				return i
-			}
-			break
+		if utf8.RuneStart(b[i]) && !utf8.FullRune(b[i:]) {
+			return i
 		}
 	}
 	return n
@@ -193,16 +180,17 @@ type replyReader struct {
 	body    io.Reader
 	got     int // bytes of it
 
-	any, done, whole bool   // something came; [DONE]; a whole message
-	junk             string // a line that belongs in no event stream
-	answer, thought  textJoiner
-	think            thinkFilter
-	text, reasoning  strings.Builder
-	sent             [2]int // bytes of text and reasoning passed on
-	textOf           int    // the choice whose text is taken, -1 before there is one
-	calls            callSet
-	finish, raw      string
-	usage            Usage
+	any, done       bool   // something came; [DONE]
+	cr              bool   // the last byte was one
+	junk            string // a line that belongs in no event stream
+	answer, thought textJoiner
+	think           thinkFilter
+	text, reasoning strings.Builder
+	sent            [2]int // bytes of text and reasoning passed on
+	textOf          int    // the choice whose text is taken, -1 before there is one
+	calls           callSet
+	finish, raw     string
+	usage           Usage
 }
 
 func newReplyReader(names toolNames, onDelta func(Delta)) *replyReader {
@@ -211,7 +199,7 @@ func newReplyReader(names toolNames, onDelta func(Delta)) *replyReader {
 	return r
 }
 
-// Read reads from the body. What was understood is passed on before each wait.
+// Read reads from the body, with LF for CR and CRLF. What was understood is passed on before each wait.
 func (r *replyReader) Read(p []byte) (int, error) {
 	r.flush()
 	if r.got > 0 && r.waits != nil {
@@ -219,9 +207,21 @@ func (r *replyReader) Read(p []byte) (int, error) {
 	}
 	n, err := r.body.Read(p)
 	if r.got += n; r.got > maxStream {
-		err = replyError("the answer is longer than 256 MiB")
+		return 0, replyError("the answer is longer than 256 MiB")
 	}
-	return n, err
+	if !r.cr && bytes.IndexByte(p[:n], '\r') < 0 {
+		return n, err
+	}
+	out := p[:0]
+	for _, c := range p[:n] {
+		if c == '\r' {
+			out = append(out, '\n')
+		} else if c != '\n' || !r.cr {
+			out = append(out, c)
+		}
+		r.cr = c == '\r'
+	}
+	return len(out), err
 }
 
 // read takes in the body. It returns nil only if the reply ended well.
@@ -232,7 +232,7 @@ func (r *replyReader) read(body io.Reader) error {
 		in.Discard(3)
 	}
 	first, err := in.ReadByte()
-	for err == nil && strings.IndexByte(" \t\r\n", first) >= 0 {
+	for err == nil && strings.IndexByte(" \t\n", first) >= 0 {
 		first, err = in.ReadByte()
 	}
 	if err == nil {
@@ -249,14 +249,12 @@ func (r *replyReader) read(body io.Reader) error {
 	var own replyError
 	var said *serverError
 	switch {
-	case err == nil || errors.As(err, &own) || errors.As(err, &said):
+	case errors.As(err, &own) || errors.As(err, &said):
 		return err
-	case r.finish != "":
-		return nil // nothing that matters can follow a finish reason
+	case r.done || r.finish != "": // nothing that matters can follow
+		return nil
 	case err != io.EOF:
 		return err
-	case r.whole:
-		return nil
 	case r.any:
 		return errCutOff
 	case r.junk != "":
@@ -273,30 +271,27 @@ func (r *replyReader) documents(in io.Reader) error {
 		err := d.Decode(&val)
 		var bad *json.SyntaxError
 		switch {
-		case err != nil && limited.N == 0:
+		case err == nil:
+			_, err = r.chunk("", val)
+		case limited.N == 0:
 			return replyError("the server sent a document longer than 16 MiB")
-		case err != nil && r.any && r.whole:
-			return io.EOF // nothing after a whole message matters
-		case err == io.ErrUnexpectedEOF || errors.As(err, &bad):
+		case r.finish == "" && (err == io.ErrUnexpectedEOF || errors.As(err, &bad)):
 			return errBroken
-		case err != nil:
-			return err
 		}
-		if _, err := r.chunk("", val); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// events reads an event stream (WHATWG HTML, section 9.2.6); it returns nil at [DONE]. Lines end in LF, CRLF or CR;
-// where a server ends them with CR alone they come late.
+// events reads an event stream (WHATWG HTML, section 9.2.6); it returns nil at [DONE].
 func (r *replyReader) events(in *bufio.Reader) error {
 	var name string
-	var data, block []byte
+	var data, line []byte
 	for !r.done {
 		part, err := in.ReadSlice('\n')
-		if block = append(block, part...); len(block) > maxStreamLine {
-			return replyError("the server sent a line longer than 16 MiB")
+		if line = append(line, part...); len(line) > maxStreamLine || len(data) > maxStreamLine {
+			return replyError("the server sent a line or event longer than 16 MiB")
 		}
 		if err == bufio.ErrBufferFull {
 			continue
@@ -304,42 +299,34 @@ func (r *replyReader) events(in *bufio.Reader) error {
 		if err != nil && err != io.EOF {
 			return err
 		}
-		block = bytes.TrimSuffix(bytes.TrimSuffix(block, []byte("\n")), []byte("\r"))
-		for line := range bytes.SplitSeq(block, []byte("\r")) {
-			field, value, _ := bytes.Cut(line, []byte(":"))
-			value = bytes.TrimPrefix(value, []byte(" "))
-			switch string(field) {
-			case "data":
-				if data = append(append(data, value...), '\n'); len(data) > maxStreamLine {
-					return replyError("the server sent an event longer than 16 MiB")
-				}
-			case "event":
-				name = string(value[:min(len(value), 64)])
-			case "id", "retry":
-			case "": // a comment, or the end of an event
-				if len(line) == 0 {
-					if err := r.event(name, data, err != nil); err != nil {
-						return err
-					}
-					name, data = "", data[:0]
-				}
-			default:
-				valid := false // an error may have forgotten its prefix
-				if line[0] == '{' {
-					var err error
-					if valid, err = r.chunk("", line); err != nil {
-						return err
-					}
-				}
-				if !valid && !r.any && r.junk == "" {
-					r.junk = string(line[:min(len(line), 300)])
-				}
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "data":
+			data = append(append(data, value...), '\n')
+		case "event":
+			name = string(value[:min(len(value), 64)])
+		case "id", "retry", "": // or a comment, or the end of an event
+		default:
+			valid, fault := line[0] == '{', error(nil)
+			if valid { // an error that forgot its prefix
+				valid, fault = r.chunk("", line)
+			}
+			if fault != nil {
+				return fault
+			}
+			if !valid && !r.any && r.junk == "" {
+				r.junk = string(line[:min(len(line), 300)])
 			}
 		}
-		if err != nil {
-			return cmp.Or(r.event(name, data, true), err)
+		if len(line) == 0 || err != nil {
+			if err := cmp.Or(r.event(name, data, err != nil), err); err != nil {
+				return err
+			}
+			name, data = "", data[:0]
 		}
-		block = block[:0]
+		line = line[:0]
 	}
 	return nil
 }
@@ -397,7 +384,7 @@ func (r *replyReader) chunk(event string, raw []byte) (bool, error) {
 			return true, err
 		}
 		if ch.Message != nil {
-			r.whole = true
+			r.addFinish("stop")
 			if err := r.delta(index, *ch.Message, true); err != nil {
 				return true, err
 			}
@@ -527,16 +514,14 @@ func (r *replyReader) reply(err error) (Reply, error) {
 	return out, nil
 }
 
-// A thinkFilter takes <think>…</think> out of an answer, split anywhere. Only a tag at the start of a line and outside
-// a code block counts, so that an answer about such tags stays whole. A closing tag alone means that the server's
-// template had opened it: all before it was reasoning.
+// A thinkFilter takes <think>…</think> out of the start of an answer, split anywhere; in its text such tags stay. A
+// closing tag alone means that the server's template had opened it: all before it was reasoning.
 type thinkFilter struct {
-	r       *replyReader
-	inside  bool
-	hold    string // may be the start of a tag
-	trim    bool   // the answer has not begun after a tag: drop white space
-	counted int    // bytes of the text looked through for code fences
-	fences  int
+	r      *replyReader
+	inside bool
+	begun  bool   // the answer has
+	closed bool   // a closing tag has come
+	hold   string // may be the start of a tag
 }
 
 const thinkOpen, thinkClose = "<think>", "</think>"
@@ -544,23 +529,21 @@ const thinkOpen, thinkClose = "<think>", "</think>"
 func (f *thinkFilter) add(s string, last bool) {
 	s, f.hold = f.hold+s, ""
 	for s != "" {
-		i := strings.IndexByte(s, '<')
-		if i < 0 {
-			i = len(s)
-		}
-		f.emit(s[:i])
-		if s = s[i:]; s == "" {
+		before, _, found := strings.Cut(s, "<")
+		f.emit(before)
+		if !found {
 			return
 		}
-		tag := thinkOpen
-		if f.inside || strings.HasPrefix(s, "</") {
-			tag = thinkClose
+		s = s[len(before):]
+		tag := thinkClose
+		if !f.inside && !f.begun && !strings.HasPrefix(s, "</") {
+			tag = thinkOpen
 		}
-		switch counts := f.counts(tag); {
-		case counts && strings.HasPrefix(s, tag):
-			f.turn(tag == thinkOpen)
+		switch open := f.inside || tag == thinkOpen || !f.closed; {
+		case open && strings.HasPrefix(s, tag):
 			s = s[len(tag):]
-		case !last && (counts && strings.HasPrefix(tag, s) || s == "<"):
+			f.turn(tag)
+		case open && strings.HasPrefix(tag, s) && !last:
 			f.hold = s
 			return
 		default:
@@ -570,18 +553,23 @@ func (f *thinkFilter) add(s string, last bool) {
 	}
 }
 
-// turn enters or leaves reasoning.
-func (f *thinkFilter) turn(in bool) {
+// turn enters or leaves reasoning at a tag.
+func (f *thinkFilter) turn(tag string) {
 	r := f.r
-	if !in && !f.inside {
+	orphan := !f.inside && tag == thinkClose
+	if text := r.text.String(); orphan && (r.reasoning.Len() > 0 || strings.Count(text, "```")%2 == 1 || strings.HasSuffix(text, "`")) {
+		f.closed = true // it is quoted
+		f.emit(tag)
+		return
+	}
+	if orphan {
 		r.reasoning.WriteString(strings.TrimSpace(r.text.String()))
 		r.text.Reset()
 		if r.sent[0] > 0 { // it was passed on as text
 			r.sent = [2]int{0, r.reasoning.Len()}
 		}
-		f.counted, f.fences = 0, 0
 	}
-	f.inside, f.trim = in, r.text.Len() == 0
+	f.inside, f.begun, f.closed = tag == thinkOpen, false, tag == thinkClose
 }
 
 func (f *thinkFilter) emit(s string) {
@@ -589,30 +577,9 @@ func (f *thinkFilter) emit(s string) {
 		f.r.reasoning.WriteString(s)
 		return
 	}
-	if f.trim {
+	if f.closed && !f.begun {
 		s = strings.TrimLeft(s, " \t\r\n")
-		f.trim = s == ""
 	}
+	f.begun = f.begun || strings.TrimSpace(s) != ""
 	f.r.text.WriteString(s)
-}
-
-// counts reports whether a tag that stood here would be one.
-func (f *thinkFilter) counts(tag string) bool {
-	if f.inside {
-		return true
-	}
-	t := f.r.text.String()
-	if f.counted == 0 && strings.HasPrefix(t, "```") {
-		f.fences++
-	}
-	f.fences += strings.Count(t[max(f.counted-1, 0):], "\n```")
-	f.counted = len(t)
-	if f.fences%2 == 1 {
-		return false
-	}
-	if tag == thinkClose {
-		return f.r.reasoning.Len() == 0 && (t == "" || !strings.ContainsRune("`'\"", rune(t[len(t)-1])))
-	}
-	t = strings.TrimRight(t, " \t")
-	return t == "" || t[len(t)-1] == '\n'
 }

@@ -341,7 +341,7 @@ func TestLongLines(t *testing.T) {
 	}
 	long := strings.Repeat("x", maxStreamLine+1)
 	reply, err := readReply(strings.NewReader(contentChunk("a") + "data: " + long))
-	if err == nil || !strings.Contains(err.Error(), "a line longer than 16 MiB") || reply.Text != "a" {
+	if err == nil || !strings.Contains(err.Error(), "longer than 16 MiB") || reply.Text != "a" {
 		t.Errorf("a line over the limit: %v, text %q", err, reply.Text)
 	}
 }
