@@ -67,30 +67,8 @@ func chooseModel(ctx context.Context, s modelSettings, from string, env func(str
 	}
 	if s.Name == "" && u.Host == "api.openai.com" {
 		s.Name = openaiDefault
-	} else if s.Name == "" {
-		if s.Name, err = firstModel(ctx, s); err != nil {
-			return modelChoice{}, err
-		}
 	}
 	return modelChoice{s, kind, fmt.Sprintf("model %s at %s://%s, set by the %s", boundedLine(s.Name, 100), u.Scheme, u.Host, from)}, nil
-}
-
-// firstModel returns the name of the first model of a server that can chat.
-func firstModel(ctx context.Context, s modelSettings) (string, error) {
-	s.Name = "none"
-	m, err := newModel(s)
-	if err != nil {
-		return "", err
-	}
-	list, err := m.names(ctx)
-	if err != nil {
-		return "", fmt.Errorf("no model is named, and %s does not say which it has: use --model, PICKET_MODEL or model.name (%s)", m.origin(), m.words(rootCause(err)))
-	}
-	name := firstChat(list)
-	if name == "" {
-		return "", fmt.Errorf("%s has no model that can chat", m.origin())
-	}
-	return name, nil
 }
 
 var notForChat = regexp.MustCompile(`(?i)embed|rerank|\bbge\b|\bgte\b|minilm|whisper|\btts\b`)
@@ -143,7 +121,7 @@ func chooseLocal(ctx context.Context, s modelSettings) (modelChoice, error) {
 
 func rehearsalChoice(s modelSettings, why string) modelChoice {
 	s.Name, s.BaseURL, s.APIKey, s.Headers = "rehearsal", "http://rehearsal.invalid/v1", "", nil
-	s.transport = newRehearsal()
+	s.transport = builtinModel(rehearse)
 	return modelChoice{s, "rehearsal", "rehearsal model, which is not a language model: " + why}
 }
 

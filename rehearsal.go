@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -24,11 +23,8 @@ const (
 
 // A builtinModel is a model inside this process. It is reached as a server is, through the same client, and answers
 // in the same form.
-type builtinModel struct {
-	answer func(context.Context, builtinRequest) builtinReply
-}
+type builtinModel func(context.Context, builtinRequest) builtinReply
 
-// builtinRequest is what a built-in model reads of a request.
 type builtinRequest struct {
 	Model    string     `json:"model"`
 	Messages []Message  `json:"messages"`
@@ -49,7 +45,7 @@ type builtinCall struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b *builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
+func (b builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
 	defer hr.Body.Close()
 	var req builtinRequest
 	raw, err := io.ReadAll(hr.Body)
@@ -59,11 +55,11 @@ func (b *builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := b.answer(hr.Context(), req)
+	reply := b(hr.Context(), req)
 	if err := pause(hr.Context(), time.Duration(reply.DelayMS)*time.Millisecond); err != nil {
 		return nil, err
 	}
-	return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: hr, Header: http.Header{"Content-Type": {"text/event-stream"}},
+	return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: hr, Header: http.Header{},
 		Body: io.NopCloser(strings.NewReader(reply.stream(req.Model, len(raw))))}, nil
 }
 
@@ -72,39 +68,35 @@ func (r builtinReply) stream(model string, requestBytes int) string {
 	var b strings.Builder
 	type object = map[string]any
 	event := func(delta object, finish any, usage *Usage) {
-		fmt.Fprintf(&b, "data: %s\n\n", asJSON(object{"id": "chatcmpl-builtin", "object": "chat.completion.chunk", "model": model, "usage": usage,
-			"choices": []object{{"index": 0, "delta": delta, "finish_reason": finish}}}))
+		fmt.Fprintf(&b, "data: %s\n\n", asJSON(object{"id": "chatcmpl-builtin", "object": "chat.completion.chunk", "model": model,
+			"usage": usage, "choices": []object{{"index": 0, "delta": delta, "finish_reason": finish}}}))
 	}
-	event(object{"role": "assistant", "content": ""}, nil, nil)
 	for word := range strings.SplitAfterSeq(r.Content, " ") {
-		event(object{"content": word}, nil, nil)
+		event(object{"role": "assistant", "content": word}, nil, nil)
 	}
 	out, finish := len(r.Content), "stop"
 	for i, c := range r.ToolCalls {
 		var args any = string(c.Arguments)
-		if bytes.HasPrefix(c.Arguments, []byte(`"`)) {
+		if strings.HasPrefix(string(c.Arguments), `"`) {
 			args = c.Arguments
 		}
 		out, finish = out+len(c.Arguments), "tool_calls"
-		event(object{"tool_calls": []object{{"index": i, "id": newCallID(), "type": "function", "function": object{"name": c.Name, "arguments": args}}}}, nil, nil)
+		event(object{"tool_calls": []object{{"index": i, "id": newCallID(), "function": object{"name": c.Name, "arguments": args}}}}, nil, nil)
 	}
 	event(object{}, cmp.Or(r.FinishReason, finish), &Usage{In: requestBytes/4 + 1, Out: out/4 + 1})
 	return b.String() + "data: [DONE]\n\n"
 }
 
-// asJSON encodes strings, numbers and raw text that was parsed before.
+// asJSON encodes what cannot fail: texts, numbers, and JSON that was read.
 func asJSON(v any) string {
-	b, err := marshalPlain(v)
-	if err != nil {
-		panic(err)
-	}
+	b, _ := marshalPlain(v)
 	return string(b)
 }
 
 const maxScript = 16 << 20
 
 // newScript reads a script: JSON Lines, one reply a line. Blank lines do not count.
-func newScript(file string) (http.RoundTripper, error) {
+func newScript(file string) (builtinModel, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the script: %w", err)
@@ -115,8 +107,8 @@ func newScript(file string) (http.RoundTripper, error) {
 		return nil, fmt.Errorf("cannot read the script %q: it must be a file of at most 16 MiB", file)
 	}
 	var replies []builtinReply
-	for i, line := range bytes.Split(raw, []byte("\n")) {
-		if line = bytes.TrimSpace(line); len(line) == 0 {
+	for i, line := range strings.Split(string(raw), "\n") {
+		if strings.TrimSpace(line) == "" {
 			continue
 		}
 		r, err := parseReply(line)
@@ -125,30 +117,32 @@ func newScript(file string) (http.RoundTripper, error) {
 		}
 		replies = append(replies, r)
 	}
-	return &builtinModel{func(ctx context.Context, _ builtinRequest) builtinReply {
+	return func(ctx context.Context, _ builtinRequest) builtinReply {
 		n, _ := ctx.Value(repliesKey{}).(int)
 		if n >= len(replies) {
 			return builtinReply{Content: fmt.Sprintf("The script %q ends after %d replies; this would be reply %d.", file, len(replies), n+1)}
 		}
 		return replies[n]
-	}}, nil
+	}, nil
 }
 
-func parseReply(line []byte) (r builtinReply, err error) {
-	d := json.NewDecoder(bytes.NewReader(line))
+func parseReply(line string) (r builtinReply, err error) {
+	d := json.NewDecoder(strings.NewReader(line))
 	d.DisallowUnknownFields()
-	if err = d.Decode(&r); err == nil && d.More() {
-		err = errors.New("there is more than one value")
-	}
-	if err == nil && (r.DelayMS < 0 || r.DelayMS > 3600_000) {
-		err = errors.New("delay_ms must be from 0 to an hour")
+	switch err = d.Decode(&r); {
+	case err != nil:
+		return r, err
+	case d.More():
+		return r, errors.New("there is more than one value")
+	case r.DelayMS < 0 || r.DelayMS > 3600_000:
+		return r, errors.New("delay_ms must be from 0 to an hour")
 	}
 	for _, c := range r.ToolCalls {
-		if a := string(c.Arguments); err == nil && (c.Name == "" || a != "" && a != "null" && a[0] != '{' && a[0] != '"') {
-			err = errors.New("a call needs a name, and arguments that are an object or a string")
+		if a := string(c.Arguments); c.Name == "" || a != "" && a != "null" && a[0] != '{' && a[0] != '"' {
+			return r, errors.New("a call needs a name, and arguments that are an object or a string")
 		}
 	}
-	return r, err
+	return r, nil
 }
 
 const rehearsalHelp = `I am picket's rehearsal model: built in, offline, and not a language model. I turn plain commands into tool calls, so that you can see picket's gate, sandbox, questions and log at work:
@@ -165,12 +159,8 @@ For real answers connect a model: start Ollama ("ollama pull qwen3"), or set OPE
 
 const rehearsalSign = "(From picket's rehearsal model, which is not a language model.)"
 
-// newRehearsal returns the rehearsal model: the same request always brings the same answer.
-func newRehearsal() http.RoundTripper {
-	return &builtinModel{func(_ context.Context, req builtinRequest) builtinReply { return rehearse(req) }}
-}
-
-func rehearse(req builtinRequest) builtinReply {
+// rehearse is the rehearsal model: the same request always brings the same answer.
+func rehearse(_ context.Context, req builtinRequest) (r builtinReply) {
 	last := len(req.Messages) - 1
 	for last >= 0 && req.Messages[last].Role != "user" {
 		last--
@@ -187,8 +177,13 @@ func rehearse(req builtinRequest) builtinReply {
 		piped = piped[:i]
 	}
 	commands, rest := rehearsalCommands(words)
+	if len(commands) == 0 {
+		if r.Content = rehearsalHelp; hasPiped {
+			r.Content += fmt.Sprintf("\n\n%d bytes were piped in; \"read what was piped\" shows how they begin.", len(piped))
+		}
+		return r
+	}
 	var say []string
-	var r builtinReply
 	for _, c := range commands {
 		switch {
 		case c.tool == "" && hasPiped:
@@ -201,19 +196,13 @@ func rehearse(req builtinRequest) builtinReply {
 			r.ToolCalls = append(r.ToolCalls, builtinCall{c.tool, json.RawMessage(asJSON(c.args))})
 		}
 	}
-	if len(commands) == 0 {
-		rest = nil
-		say = append(say, rehearsalHelp)
-		if hasPiped {
-			say = append(say, fmt.Sprintf(`%d bytes were piped in; "read what was piped" shows how they begin.`, len(piped)))
-		}
-	}
 	for _, s := range rest {
 		say = append(say, fmt.Sprintf("Not understood: %q.", boundedLine(s, 200)))
 	}
-	if r.Content = strings.Join(say, "\n\n"); len(r.ToolCalls) == 0 && len(commands) > 0 {
-		r.Content += "\n\n" + rehearsalSign
+	if len(r.ToolCalls) == 0 {
+		say = append(say, rehearsalSign)
 	}
+	r.Content = strings.Join(say, "\n\n")
 	return r
 }
 
@@ -227,18 +216,18 @@ func rehearsalReport(since []Message) string {
 	for _, m := range since {
 		switch {
 		case m.Role == "tool" && notDone.MatchString(m.Content):
-			out = append(out, fmt.Sprintf("Not done: %s\n%s", what[m.ToolCallID], quoteOutput(m.Content, 600)))
+			out = append(out, "Not done: "+what[m.ToolCallID]+"\n"+quoteOutput(m.Content, 600))
 		case m.Role == "tool":
-			out = append(out, fmt.Sprintf("%s returned:\n%s", what[m.ToolCallID], quoteOutput(m.Content, 3000)))
+			out = append(out, what[m.ToolCallID]+" returned:\n"+quoteOutput(m.Content, 3000))
 		case m.Content != "":
 			out = append(out, m.Content)
 		}
 		for _, c := range m.ToolCalls {
-			words := c.Function.Name
 			var args map[string]any
-			_ = json.Unmarshal([]byte(c.Function.Arguments), &args) // arguments that are no object have no words
+			_ = json.Unmarshal([]byte(c.Function.Arguments), &args) // what is no object has nothing to show
+			words := c.Function.Name
 			for _, k := range []string{"action", "command", "code", "path", "pattern", "url", "query", "text", "question"} {
-				if s, ok := args[k].(string); ok && s != "" {
+				if s, ok := args[k].(string); ok {
 					words += " " + s
 				}
 			}
@@ -257,8 +246,7 @@ func quoteOutput(s string, max int) string {
 // A rehearsalCommand is one call to make; without a tool it stands for what was piped in.
 type rehearsalCommand struct {
 	tool string
-	args map[string]any
-	open string // the argument that following lines continue, if any
+	args map[string]string
 }
 
 // A rehearsalForm is one form of words for a call. Its groups are the values of args, in order; "action=read" is an
@@ -267,12 +255,10 @@ type rehearsalForm struct {
 	form *regexp.Regexp
 	tool string
 	args []string
-	open bool // lines that follow continue the last argument
 }
 
 func form(pattern, tool, args string) rehearsalForm {
-	open := strings.HasSuffix(args, "+")
-	return rehearsalForm{regexp.MustCompile(`(?is)^` + pattern + `$`), tool, strings.Fields(strings.TrimSuffix(args, "+")), open}
+	return rehearsalForm{regexp.MustCompile(`(?is)^` + pattern + `$`), tool, strings.Fields(args)}
 }
 
 const (
@@ -282,34 +268,40 @@ const (
 
 // exactForms are the documented ones: all after the colon counts as it stands.
 var exactForms = []rehearsalForm{
-	form(`(?:run|shell)\s*:\s*(.+)`, "shell", "command"),
-	form(`python\s*:\s*(.+)`, "python_execute", "code+"),
-	form(`write\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action=write path content+"),
-	form(`append\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action=append path content+"),
-	form(`read\s*:\s*`+aPath, "files", "action=read path"),
-	form(`list\s*:\s*`+aPath, "files", "action=list path"),
-	form(`search\s*:\s*(.+)`, "files", "action=search pattern"),
+	form(`run\s*:\s*(.+)`, "shell", "command"),
+	form(`python\s*:\s*(.+)`, "python_execute", "code"),
+	form(`(write|append)\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action path content"),
+	form(`(read|list)\s*:\s*`+aPath, "files", "action path"),
+	form(`(search)\s*:\s*(.+)`, "files", "action pattern"),
 	form(`fetch\s*:\s*(\S+)`, "web_fetch", "url"),
 	form(`web\s*:\s*(.+)`, "web_search", "query"),
 	form(`remember\s*:\s*(.+)`, "remember", "text"),
 	form(`recall\s*:\s*(.+)`, "recall", "query"),
-	form(`ask(?:\s+me)?\s*:\s*(.+)`, "ask_user", "question"),
+	form(`ask\s+me\s*:\s*(.+)`, "ask_user", "question"),
 }
 
-// naturalForms are tried after them, on a sentence without courtesies.
+// naturalForms are tried after them, on a sentence without courtesies. "run the tests" names no command.
 var naturalForms = []rehearsalForm{
 	form(`(?:read|show|what)\b.*\bpiped\b.*`, "", ""),
 	form(`run\s+(?:the\s+command\s+)?(.+)`, "shell", "command"),
 	form(`search\s+the\s+web\s+for\s+(.+)`, "web_search", "query"),
-	form(`search\s+(?:for\s+)?(.+?)(?:\s+in\s+`+aPath+`)?`, "files", "action=search pattern path"),
+	form(`(search)\s+(?:for\s+)?(.+?)(?:\s+in\s+`+aPath+`)?`, "files", "action pattern path"),
 	form(`(?:list|(?:show\s+me|what)(?:\s+all)?(?:\s+the)?\s+files)`+filler+`(?:\s+`+aPath+`)?`, "files", "action=list path"),
 	form(`(?:fetch|open|read)\s+(https?://\S+)`, "web_fetch", "url"),
 	form(`fetch\s+(\S+\.\S+)`, "web_fetch", "url"),
 	form(`(?:read|cat|show|open|what(?:\s+is|'s)\s+in)`+filler+`\s+`+aPath, "files", "action=read path"),
-	form(`write\s+(.+)\s+to\s+`+aPath, "files", "action=write content path"),
+	form(`(write)\s+(.+)\s+to\s+`+aPath, "files", "action content path"),
 	form(`remember\s+(?:that\s+)?(.+)`, "remember", "text"),
 	form(`(?:recall|what\s+do\s+you\s+know\s+about)\s+(.+)`, "recall", "query"),
 }
+
+var (
+	inQuotes = regexp.MustCompile("^(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`)$")
+	courtesy = regexp.MustCompile(`(?i)^(?:(?:please|now|and|then|first|finally|also|can you|could you)[,\s]+)+`)
+	article  = regexp.MustCompile(`(?i)^(?:the|a|an|my|all|some|it|this|that|these|those|your)\b`)
+	fullStop = regexp.MustCompile(`([^. /])\.$`) // the end of a sentence, not the folder
+	joiner   = regexp.MustCompile(`(?i)\s*[,;.]?\s+(?:and\s+)?then\s+|\s*,\s+and\s+`)
+)
 
 // match reads words in this form.
 func (f rehearsalForm) match(words string) (c rehearsalCommand, ok bool) {
@@ -317,75 +309,48 @@ func (f rehearsalForm) match(words string) (c rehearsalCommand, ok bool) {
 	if w == nil {
 		return c, false
 	}
-	c = rehearsalCommand{f.tool, map[string]any{}, ""}
+	c = rehearsalCommand{f.tool, map[string]string{}}
 	for _, arg := range f.args {
 		name, val, fixed := strings.Cut(arg, "=")
 		if !fixed {
 			w = w[1:]
-			val = unquoted(w[0])
+			val = inQuotes.ReplaceAllString(w[0], "$1$2$3")
 		}
-		if name == "url" && !strings.Contains(val, "://") {
+		switch {
+		case name == "action":
+			val = strings.ToLower(val)
+		case name == "url" && !strings.Contains(val, "://"):
 			val = "https://" + val
+		case name == "path" && val == "":
+			continue
 		}
-		if val != "" {
-			c.args[name] = val
-		}
-		if f.open {
-			c.open = name
-		}
+		c.args[name] = val
 	}
 	return c, true
 }
 
-// unquoted takes off one pair of quotes around the whole.
-func unquoted(s string) string {
-	if n := len(s); n >= 2 && s[0] == s[n-1] && strings.IndexByte("\"'`", s[0]) >= 0 && strings.IndexByte(s[1:n-1], s[0]) < 0 {
-		return s[1 : n-1]
-	}
-	return s
-}
-
-// Bounds on what is looked at for commands.
-const (
-	maxCommands    = 32
-	maxCommandLine = 2048 // in bytes, of a line in free words or with several commands
-)
-
-// rehearsalCommands reads the owner's words; rest holds what was no command.
-func rehearsalCommands(words string) (list []rehearsalCommand, rest []string) {
-	for _, line := range strings.Split(words, "\n") {
-		trimmed := strings.TrimSpace(line)
-		c := lineCommands(trimmed)
-		switch n := len(list); {
-		case len(c) > 0 && n+len(c) <= maxCommands:
-			list = append(list, c...)
-		case len(c) == 0 && n > 0 && list[n-1].open != "" && len(rest) == 0:
-			arg := list[n-1].open
-			old, _ := list[n-1].args[arg].(string)
-			list[n-1].args[arg] = old + "\n" + strings.TrimRight(line, "\r")
-		case trimmed == "" || trimmed[0] == '[' && trimmed[len(trimmed)-1] == ']': // a mark, not words
-		default:
-			rest = append(rest, trimmed)
+func oneCommand(s string) (c rehearsalCommand, ok bool) {
+	s = courtesy.ReplaceAllString(strings.TrimSpace(s), "")
+	for _, f := range exactForms {
+		if c, ok = f.match(s); ok {
+			return c, true
 		}
 	}
-	for _, c := range list {
-		if s, ok := c.args[c.open].(string); ok {
-			c.args[c.open] = strings.TrimRight(s, "\n")
+	s = fullStop.ReplaceAllString(strings.TrimRight(s, " ?!"), "$1")
+	for _, f := range naturalForms {
+		if c, ok = f.match(s); ok && !article.MatchString(c.args["command"]) {
+			return c, true
 		}
 	}
-	return list, rest
+	return c, false
 }
 
-var joiner = regexp.MustCompile(`(?i)\s*[,;.]?\s+(?:and\s+)?then\s+|\s*,\s+and\s+`)
+const maxCommands = 32
 
 // lineCommands reads a line as one or several commands, or none. It is split only between two commands, so that
 // "then" can stand inside one.
 func lineCommands(line string) (list []rehearsalCommand) {
-	var joints [][]int
-	if len(line) <= maxCommandLine {
-		joints = joiner.FindAllStringIndex(line, maxCommands)
-	}
-	joints = append(joints, []int{len(line), len(line)})
+	joints := append(joiner.FindAllStringIndex(line, maxCommands), []int{len(line), len(line)})
 	start := 0
 	for i, j := range joints[:len(joints)-1] {
 		c, ok := oneCommand(line[start:j[0]])
@@ -400,29 +365,31 @@ func lineCommands(line string) (list []rehearsalCommand) {
 	return append(list, c)
 }
 
-var (
-	courtesy = regexp.MustCompile(`(?i)^(?:(?:please|now|and|then|first|finally|also|can you|could you)[,\s]+)+`)
-	article  = regexp.MustCompile(`(?i)^(?:the|a|an|my|all|some|it|this|that|these|those|your)\b`)
-)
-
-func oneCommand(s string) (c rehearsalCommand, ok bool) {
-	s = courtesy.ReplaceAllString(strings.TrimSpace(s), "")
-	for _, f := range exactForms {
-		if c, ok = f.match(s); ok {
-			return c, true
+// rehearsalCommands reads the owner's words; rest holds what was no command. Code and what is written may go on over
+// several lines.
+func rehearsalCommands(words string) (list []rehearsalCommand, rest []string) {
+	open := "" // the argument that goes on
+	for _, line := range strings.Split(words, "\n") {
+		trimmed := strings.TrimSpace(line)
+		c := lineCommands(trimmed)
+		switch n := len(list); {
+		case len(c) > 0 && n+len(c) <= maxCommands:
+			list, open = append(list, c...), ""
+			for _, arg := range []string{"code", "content"} {
+				if _, ok := c[len(c)-1].args[arg]; ok {
+					open = arg
+				}
+			}
+		case len(c) == 0 && open != "":
+			list[n-1].args[open] += "\n" + strings.TrimRight(line, "\r")
+		case trimmed != "" && !(trimmed[0] == '[' && strings.HasSuffix(trimmed, "]")): // a mark is no words
+			rest = append(rest, trimmed)
 		}
 	}
-	if s = strings.TrimRight(s, " ?!"); len(s) > maxCommandLine {
-		return c, false
-	}
-	if n := len(s); n > 1 && s[n-1] == '.' && !strings.ContainsRune(". /", rune(s[n-2])) {
-		s = s[:n-1] // the end of a sentence, not the folder
-	}
-	for _, f := range naturalForms {
-		c, ok = f.match(s)
-		if command, _ := c.args["command"].(string); ok && !article.MatchString(command) { // "run the tests" names no command
-			return c, true
+	for _, c := range list {
+		for arg, val := range c.args {
+			c.args[arg] = strings.TrimRight(val, "\n")
 		}
 	}
-	return rehearsalCommand{}, false
+	return list, rest
 }
