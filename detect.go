@@ -3,12 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -83,21 +81,17 @@ func firstChat(list []string) string {
 func chooseLocal(ctx context.Context, s modelSettings) (modelChoice, error) {
 	ctx, cancel := context.WithTimeout(ctx, localWait)
 	defer cancel()
-	client := newModelClient(nil)
-	defer client.CloseIdleConnections()
 	s.APIKey, s.Headers = "", nil
 	answers := make([]chan []string, len(localServers)) // nil: no server
 	for i, l := range localServers {
 		answers[i] = make(chan []string, 1)
+		m, err := newModel(modelSettings{BaseURL: l.base, Name: "any"})
+		if err != nil {
+			return modelChoice{}, err
+		}
 		go func() {
-			u, err := parseBaseURL(l.base)
-			var list []string
-			if err == nil {
-				list, err = modelNames(ctx, client, u, nil)
-			}
-			if err == nil && list == nil {
-				list = []string{}
-			}
+			list, _ := m.names(ctx)
+			m.client.CloseIdleConnections()
 			answers[i] <- list
 		}()
 	}
@@ -125,56 +119,39 @@ func rehearsalChoice(s modelSettings, why string) modelChoice {
 	return modelChoice{s, "rehearsal", "rehearsal model, which is not a language model: " + why}
 }
 
-// modelNames asks a server for the names of its models, in its order. An error means that it did not answer with a
-// list.
-func modelNames(ctx context.Context, client *http.Client, u *url.URL, h http.Header) ([]string, error) {
-	hr, err := http.NewRequestWithContext(ctx, "GET", u.JoinPath("models").String(), nil)
+// names asks the server for the names of its models, in its order. An error means that it did not answer with a list.
+func (m *chatModel) names(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	hr, err := http.NewRequestWithContext(ctx, "GET", m.url.JoinPath("models").String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	hr.Header = h
-	resp, err := client.Do(hr)
+	hr.Header = m.header()
+	resp, err := m.client.Do(hr)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
-	if err != nil {
-		return nil, err
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return nil, cmp.Or(err, error(parseServerError(body)))
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, parseServerError(body)
-	}
+	type model struct{ ID, Name, Model, Type anyText }
 	var answer struct {
-		Data   json.RawMessage `json:"data"`
-		Models json.RawMessage `json:"models"`
+		Object       anyText
+		Data, Models []model
 	}
-	if !decodeLoosely(body, &answer) {
-		return nil, errors.New("the list of models is not JSON")
-	}
-	raw := cmp.Or(string(answer.Data), string(answer.Models))
-	if raw != "null" && !strings.HasPrefix(raw, "[") {
+	if !decodeLoosely(body, &answer) || answer.Data == nil && answer.Models == nil && answer.Object != "list" {
 		return nil, errors.New("the answer holds no list of models")
 	}
-	var list []struct {
-		ID    anyText `json:"id"`
-		Name  anyText `json:"name"`
-		Model anyText `json:"model"`
-		Type  anyText `json:"type"`
-	}
-	decodeLoosely([]byte(raw), &list)
-	var names []string
-	for _, m := range list {
-		if id := cmp.Or(m.ID, m.Name, m.Model); id != "" && !strings.Contains(string(m.Type), "embed") {
-			names = append(names, string(id))
+	names := []string{}
+	for _, list := range [][]model{answer.Data, answer.Models} {
+		for _, l := range list {
+			if id := string(cmp.Or(l.ID, l.Name, l.Model)); id != "" && !strings.Contains(string(l.Type), "embed") && !slices.Contains(names, id) {
+				names = append(names, id)
+			}
 		}
 	}
 	return names, nil
-}
-
-// names asks the server for the names of its models.
-func (m *chatModel) names(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	return modelNames(ctx, m.client, m.url, m.header())
 }

@@ -98,7 +98,14 @@ func newModel(s modelSettings) (*chatModel, error) {
 	s.APIKey = strings.TrimSpace(s.APIKey)
 	s.Timeout = cmp.Or(s.Timeout, 3*time.Minute)
 	s.FirstTimeout = cmp.Or(s.FirstTimeout, 10*time.Minute)
-	m := &chatModel{s: s, url: u, sleep: pause, now: time.Now, learned: quirks{}, client: newModelClient(s.transport)}
+	if s.transport == nil {
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.DisableCompression, s.transport = true, own
+	}
+	m := &chatModel{s: s, url: u, sleep: pause, now: time.Now, learned: quirks{}}
+	m.client = &http.Client{Transport: s.transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // a key stays with its origin
+	}}
 	m.id = m.origin() + " " + s.Name
 	return m, nil
 }
@@ -111,17 +118,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// newModelClient returns a client that follows no redirect, so that a key stays with its origin.
-func newModelClient(t http.RoundTripper) *http.Client {
-	if t == nil {
-		own := http.DefaultTransport.(*http.Transport).Clone()
-		own.DisableCompression, t = true, own
-	}
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
 }
 
 // parseBaseURL reads the address of an API. It may hold a query, as Azure's do.

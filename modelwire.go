@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,24 +48,9 @@ func (m *chatModel) body(req ModelRequest, known quirks, names toolNames, noted 
 	if noted {
 		list = append(slices.Clone(list), Message{Role: "user", Content: malformedNote})
 	}
-	r := map[string]any{"model": m.s.Name, "messages": wireMessages(list, m.id, known, names), "stream": true,
-		"stream_options": map[string]bool{"include_usage": true}}
-	if n := cmp.Or(req.MaxTokens, m.s.MaxTokens); n > 0 && known[quirkCompletionTokens] {
-		r["max_completion_tokens"] = n
-	} else if n > 0 {
-		r["max_tokens"] = n
-	}
-	if t := cmp.Or(req.Temperature, m.s.Temperature); t != nil {
-		r["temperature"] = *t
-	}
-	if req.TopP != nil {
-		r["top_p"] = *req.TopP
-	}
-	if req.Seed != nil {
-		r["seed"] = *req.Seed
-	}
-	if len(req.Stop) > 0 {
-		r["stop"] = req.Stop
+	limit := "max_tokens"
+	if known[quirkCompletionTokens] {
+		limit = "max_completion_tokens"
 	}
 	var offered []wireTool
 	for _, t := range req.Tools {
@@ -75,8 +61,13 @@ func (m *chatModel) body(req ModelRequest, known quirks, names toolNames, noted 
 		}
 		offered = append(offered, w)
 	}
-	if offered != nil {
-		r["tools"] = offered
+	r := map[string]any{"model": m.s.Name, "messages": wireMessages(list, m.id, known, names), "stream": true,
+		"stream_options": map[string]bool{"include_usage": true}}
+	for name, v := range map[string]any{limit: cmp.Or(req.MaxTokens, m.s.MaxTokens), "temperature": cmp.Or(req.Temperature, m.s.Temperature),
+		"top_p": req.TopP, "seed": req.Seed, "stop": req.Stop, "tools": offered} {
+		if !reflect.ValueOf(v).IsZero() {
+			r[name] = v
+		}
 	}
 	for q := range known {
 		if p, ok := strings.CutPrefix(q, quirkWithout); ok {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -93,18 +92,11 @@ func asJSON(v any) string {
 	return string(b)
 }
 
-const maxScript = 16 << 20
-
 // newScript reads a script: JSON Lines, one reply a line. Blank lines do not count.
 func newScript(file string) (builtinModel, error) {
-	f, err := os.Open(file)
+	raw, err := readSmallFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the script: %w", err)
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxScript+1))
-	if err != nil || len(raw) > maxScript {
-		return nil, fmt.Errorf("cannot read the script %q: it must be a file of at most 16 MiB", file)
 	}
 	var replies []builtinReply
 	for i, line := range strings.Split(string(raw), "\n") {

@@ -187,14 +187,13 @@ type replyReader struct {
 	think           thinkFilter
 	text, reasoning strings.Builder
 	sent            [2]int // bytes of text and reasoning passed on
-	textOf          int    // the choice whose text is taken, -1 before there is one
 	calls           callSet
 	finish, raw     string
 	usage           Usage
 }
 
 func newReplyReader(names toolNames, onDelta func(Delta)) *replyReader {
-	r := &replyReader{onDelta: onDelta, textOf: -1, calls: callSet{names: names}}
+	r := &replyReader{onDelta: onDelta, calls: callSet{names: names}}
 	r.think.r = r
 	return r
 }
@@ -417,15 +416,11 @@ func (r *replyReader) delta(choice int, d wireDelta, whole bool) error {
 	if !hasValue(reasoning) { // some send both, with the same text
 		reasoning = d.Reasoning
 	}
-	if r.textOf < 0 && hasValue(content) {
-		r.textOf = choice
-	}
-	mine := choice == max(r.textOf, 0)
-	if mine && !(whole && r.reasoning.Len() > 0) {
+	if choice == 0 && !(whole && r.reasoning.Len() > 0) {
 		text, more := r.thought.parts(reasoning)
 		r.reasoning.WriteString(text + more)
 	}
-	if mine && !(whole && r.text.Len()+len(r.think.hold) > 0) {
+	if choice == 0 && !(whole && r.text.Len()+len(r.think.hold) > 0) {
 		text, thought := r.answer.parts(content)
 		r.reasoning.WriteString(thought)
 		r.think.add(text, false)
