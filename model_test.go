@@ -295,7 +295,7 @@ func TestErrorShapes(t *testing.T) {
 		"<html><body>m</body></html>":                 "Bad Request",
 		`{}`:                                          "Bad Request",
 		`{"error":null}`:                              "Bad Request",
-		"a\nb\r\n\tc\x1b[31m\u202ed":                  "a b c [31m d",
+		"a\nb\r\n\tc\x1b[31m\u202ed":                  `a b c\u{1b}[31m\u{202e}d`,
 		`{"error":{"message":"see https://x.example/a?key=s3cret#f for more"}}`:  "see https://x.example/a?… for more",
 		`{"error":{"message":"Authorization: Bearer abcdef was wrong"}}`:         "Authorization: Bearer [key] was wrong",
 		`{"error":{"message":"no access for http://me:pw@x.example/"}}`:          "no access for http://…@x.example/",

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // A serverError is what a server said went wrong, in whichever of the shapes that servers use. Its texts are the
@@ -30,58 +29,41 @@ func (e *serverError) Error() string { return e.Message }
 // notCompletion is our own code for an answer that is no completion.
 const notCompletion = "not_a_completion"
 
+// member finds what matters wherever a server puts it: the first text under one of the names, and the last codes.
+var member = regexp.MustCompile(`"(error|message|detail|msg|error_description|code|type|param)"\s*:\s*("(?:[^"\\]|\\.)*"|\d+)`)
+
 func parseServerError(body []byte) *serverError {
 	body = body[:min(len(body), 64<<10)]
 	e := &serverError{body: string(body)}
-	body = bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(body), []byte("data:")))
-	var v any
-	switch {
-	case json.Unmarshal(body, &v) == nil:
-		e.find(v)
-	case !bytes.HasPrefix(body, []byte("<")): // a page of a proxy says nothing
-		e.Message = string(body)
+	text := bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(body), []byte("data:")))
+	if bytes.HasPrefix(text, []byte("<")) { // a page of a proxy says nothing
+		return e
+	}
+	var val anyText
+	for _, m := range member.FindAllSubmatch(text, 64) {
+		_ = json.Unmarshal(m[2], &val) // a string or a number
+		switch to := map[string]*string{"code": &e.Code, "type": &e.Type, "param": &e.Param}[string(m[1])]; {
+		case to != nil:
+			*to = string(val)
+		case e.Message == "" && strings.HasPrefix(string(val), "{"): // a relay's own wrapping
+			e.Message = parseServerError([]byte(val)).Message
+		case e.Message == "":
+			e.Message = string(val)
+		}
+	}
+	if val = anyText(text); e.Message == "" && (!json.Valid(text) || text[0] == '"' && json.Unmarshal(text, &val) == nil) {
+		e.Message = string(val)
 	}
 	return e
 }
 
-// find takes the first message in a value, and the codes on the way to it.
-func (e *serverError) find(v any) {
-	if e.Message != "" {
-		return
-	}
-	switch v := v.(type) {
-	case string:
-		var inner map[string]any // a relay's own wrapping
-		if json.Unmarshal([]byte(v), &inner) == nil {
-			e.find(inner)
-		}
-		e.Message = cmp.Or(e.Message, v)
-	case []any:
-		for _, sub := range v {
-			e.find(sub)
-		}
-	case map[string]any:
-		for name, to := range map[string]*string{"code": &e.Code, "type": &e.Type, "param": &e.Param} {
-			if v[name] != nil {
-				*to = fmt.Sprint(v[name])
-			}
-		}
-		for _, name := range []string{"error", "message", "detail", "msg", "error_description", "errors"} {
-			e.find(v[name])
-		}
-	}
-}
-
 // boundedLine makes a text of others one line of at most max characters.
 func boundedLine(s string, max int) string {
-	s = s[:min(len(s), 16*max)]
-	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "\uFFFD"), func(r rune) bool {
-		return unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
-	}), " ")
-	if r := []rune(s); len(r) > max {
+	r := []rune(printable(strings.Join(strings.Fields(s[:min(len(s), 16*max)]), " ")))
+	if len(r) > max {
 		return string(r[:max-1]) + "…"
 	}
-	return s
+	return string(r)
 }
 
 var (

@@ -361,7 +361,7 @@ func lineCommands(line string) (list []rehearsalCommand) {
 // several lines.
 func rehearsalCommands(words string) (list []rehearsalCommand, rest []string) {
 	open := "" // the argument that goes on
-	for _, line := range strings.Split(words, "\n") {
+	for _, line := range strings.Split(strings.TrimRight(words, "\n"), "\n") {
 		trimmed := strings.TrimSpace(line)
 		c := lineCommands(trimmed)
 		switch n := len(list); {
@@ -376,11 +376,6 @@ func rehearsalCommands(words string) (list []rehearsalCommand, rest []string) {
 			list[n-1].args[open] += "\n" + strings.TrimRight(line, "\r")
 		case trimmed != "" && !(trimmed[0] == '[' && strings.HasSuffix(trimmed, "]")): // a mark is no words
 			rest = append(rest, trimmed)
-		}
-	}
-	for _, c := range list {
-		for arg, val := range c.args {
-			c.args[arg] = strings.TrimRight(val, "\n")
 		}
 	}
 	return list, rest
