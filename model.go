@@ -38,11 +38,11 @@ type ModelRequest struct {
 	Stop        []string
 }
 
-// Delta is a piece of a reply: answer text, or reasoning that is kept apart.
+// Delta is a piece of a reply, one of these.
 type Delta struct {
 	Text      string
-	Reasoning string
-	Wait      string // set alone: what failed and how long the wait before the next attempt is
+	Reasoning string // kept apart from the answer
+	Wait      string // what failed and how long the wait before the next attempt is
 }
 
 // Reply is a whole reply. Calls that cannot be run have Invalid set.

@@ -35,38 +35,40 @@ func (e replyError) Error() string { return string(e) }
 // Chunks are decoded into the types below: where servers differ in the type of a member it is kept raw or left out,
 // and text stays raw since it may be cut inside a character, which encoding/json would replace.
 type wireChunk struct {
-	Choices []wireChoice `json:"choices"`
-	Usage   *wireUsage   `json:"usage"`
-	XGroq   struct {
-		Usage *wireUsage `json:"usage"`
-	} `json:"x_groq"`
-	Object  anyText         `json:"object"`
-	Error   json.RawMessage `json:"error"`
-	Message json.RawMessage `json:"message"`
-	Detail  json.RawMessage `json:"detail"`
+	Object                 anyText
+	Choices                []wireChoice
+	Error, Message, Detail json.RawMessage
+	Usage                  wireUsage
+	XGroq                  struct{ Usage wireUsage } `json:"x_groq"`
 }
 
 type wireChoice struct {
-	Index        json.RawMessage `json:"index"`
-	Delta        wireDelta       `json:"delta"`
-	Message      *wireDelta      `json:"message"`
-	FinishReason anyText         `json:"finish_reason"`
-	Usage        *wireUsage      `json:"usage"`
+	Index        json.RawMessage
+	Delta        wireDelta
+	Message      *wireDelta
+	FinishReason anyText `json:"finish_reason"`
+	Usage        wireUsage
 }
 
 type wireDelta struct {
-	Content          json.RawMessage `json:"content"`
-	Refusal          json.RawMessage `json:"refusal"`
-	ReasoningContent json.RawMessage `json:"reasoning_content"`
-	Reasoning        json.RawMessage `json:"reasoning"`
-	ToolCalls        json.RawMessage `json:"tool_calls"`
-	FunctionCall     *wireFunction   `json:"function_call"`
+	Content, Refusal, Reasoning json.RawMessage
+	ReasoningContent            json.RawMessage `json:"reasoning_content"`
+	ToolCalls                   json.RawMessage `json:"tool_calls"`
+	FunctionCall                *wireFunction   `json:"function_call"`
 }
 
 type wireUsage struct {
 	In    float64 `json:"prompt_tokens"`
 	Out   float64 `json:"completion_tokens"`
 	Total float64 `json:"total_tokens"`
+}
+
+func (u wireUsage) add(to *Usage) {
+	for i, n := range []float64{u.In, u.Out, u.Total} {
+		if n >= 1 && n < 1<<40 {
+			*[]*int{&to.In, &to.Out, &to.Total}[i] = int(n)
+		}
+	}
 }
 
 // anyText is the text of a string, number or boolean; other values have none.
@@ -230,17 +232,15 @@ func (r *replyReader) read(body io.Reader) error {
 	if bom, _ := in.Peek(3); string(bom) == "\xef\xbb\xbf" {
 		in.Discard(3)
 	}
-	first, err := in.ReadByte()
-	for err == nil && strings.IndexByte(" \t\n", first) >= 0 {
-		first, err = in.ReadByte()
+	first, err := in.Peek(1)
+	for err == nil && bytes.Contains([]byte(" \t\n"), first) {
+		in.Discard(1)
+		first, err = in.Peek(1)
 	}
-	if err == nil {
-		in.UnreadByte()
-		if first == '{' || first == '[' {
-			err = r.documents(in)
-		} else {
-			err = r.events(in)
-		}
+	if err == nil && bytes.Contains([]byte("{["), first) {
+		err = r.documents(in)
+	} else if err == nil {
+		err = r.events(in)
 	}
 	r.think.add(r.answer.add(nil, true), true)
 	r.reasoning.WriteString(r.thought.add(nil, true))
@@ -369,42 +369,27 @@ func (r *replyReader) chunk(event string, raw []byte) (bool, error) {
 		return false, nil
 	}
 	r.any = true
-	bare := (c.Message != nil || c.Detail != nil) && c.Choices == nil && c.Usage == nil
+	bare := (c.Message != nil || c.Detail != nil) && c.Choices == nil && c.Usage == wireUsage{}
 	if fault := string(c.Error); hasValue(c.Error) && fault != "{}" && fault != "false" ||
 		raw[0] == '[' || event == "error" || c.Object == "error" || bare {
 		return true, parseServerError(raw)
 	}
-	r.addUsage(c.Usage)
-	r.addUsage(c.XGroq.Usage)
+	c.Usage.add(&r.usage)
+	c.XGroq.Usage.add(&r.usage)
 	for _, ch := range c.Choices {
-		r.addUsage(ch.Usage)
+		ch.Usage.add(&r.usage)
 		index := max(callIndex(ch.Index), 0)
-		if err := r.delta(index, ch.Delta, false); err != nil {
-			return true, err
-		}
-		if ch.Message != nil {
+		err := r.delta(index, ch.Delta, false)
+		if ch.Message != nil && err == nil {
 			r.addFinish("stop")
-			if err := r.delta(index, *ch.Message, true); err != nil {
-				return true, err
-			}
+			err = r.delta(index, *ch.Message, true)
+		}
+		if err != nil {
+			return true, err
 		}
 		r.addFinish(string(ch.FinishReason))
 	}
 	return true, nil
-}
-
-func (r *replyReader) addUsage(u *wireUsage) {
-	if u == nil {
-		return
-	}
-	count := func(n float64, to *int) {
-		if n >= 1 && n < 1<<40 {
-			*to = int(n)
-		}
-	}
-	count(u.In, &r.usage.In)
-	count(u.Out, &r.usage.Out)
-	count(u.Total, &r.usage.Total)
 }
 
 // delta takes in a delta, or a whole message, of which only the parts count that no delta has brought before.
@@ -432,12 +417,10 @@ func (r *replyReader) delta(choice int, d wireDelta, whole bool) error {
 		return nil
 	}
 	var list []wireCall
-	if isObject(d.ToolCalls) {
-		list = make([]wireCall, 1)
-		decodeLoosely(d.ToolCalls, &list[0])
-	} else if hasValue(d.ToolCalls) {
-		decodeLoosely(d.ToolCalls, &list)
+	if isObject(d.ToolCalls) { // one call, without a list around it
+		d.ToolCalls = slices.Concat([]byte("["), d.ToolCalls, []byte("]"))
 	}
+	decodeLoosely(d.ToolCalls, &list)
 	if d.FunctionCall != nil {
 		list = append(list, wireCall{Index: []byte("0"), Function: *d.FunctionCall})
 	}
@@ -453,11 +436,10 @@ func (r *replyReader) delta(choice int, d wireDelta, whole bool) error {
 func (r *replyReader) flush() {
 	text, reasoning := r.text.String()[r.sent[0]:], r.reasoning.String()[r.sent[1]:]
 	r.sent = [2]int{r.text.Len(), r.reasoning.Len()}
-	if r.onDelta != nil && reasoning != "" {
-		r.onDelta(Delta{Reasoning: reasoning})
-	}
-	if r.onDelta != nil && text != "" {
-		r.onDelta(Delta{Text: text})
+	for _, d := range []Delta{{Reasoning: reasoning}, {Text: text}} {
+		if r.onDelta != nil && d != (Delta{}) {
+			r.onDelta(d)
+		}
 	}
 }
 
@@ -534,14 +516,14 @@ func (f *thinkFilter) add(s string, last bool) {
 		if !f.inside && !f.begun && !strings.HasPrefix(s, "</") {
 			tag = thinkOpen
 		}
-		switch open := f.inside || tag == thinkOpen || !f.closed; {
-		case open && strings.HasPrefix(s, tag):
-			s = s[len(tag):]
+		counts := f.inside || tag == thinkOpen || !f.closed
+		if rest, ok := strings.CutPrefix(s, tag); ok && counts {
 			f.turn(tag)
-		case open && strings.HasPrefix(tag, s) && !last:
+			s = rest
+		} else if counts && strings.HasPrefix(tag, s) && !last {
 			f.hold = s
 			return
-		default:
+		} else {
 			f.emit("<")
 			s = s[1:]
 		}
