@@ -225,8 +225,12 @@ func (a *app) chooseModel(ctx context.Context) error {
 	}
 	set := modelSettings{BaseURL: m.BaseURL, Name: m.Name, APIKey: m.APIKey.Reveal(), Headers: headers, ContextTokens: m.ContextTokens,
 		MaxTokens: m.MaxTokens, Temperature: m.Temperature, Timeout: m.Timeout, Retries: m.Retries, Redact: a.red.String}
+	from := a.cfg.origin["model.name"]
+	if from == fromDefault {
+		from = a.cfg.origin["model.base_url"]
+	}
 	var err error
-	if a.choice, err = chooseModel(ctx, m.Name, m.BaseURL, set, os.Getenv); err != nil {
+	if a.choice, err = chooseModel(ctx, set, from, os.Getenv); err != nil {
 		return err
 	}
 	a.model, err = newModel(a.choice.Settings)
