@@ -47,8 +47,8 @@ type redactor struct{ set atomic.Pointer[redactSet] }
 
 type redactSet struct {
 	marks []string // mark 0 is that of API keys
-	plain *matcher
-	loose *matcher // of encoded forms, sought in the text without its line breaks
+	plain *matcher // of all forms
+	loose *matcher // of encoded forms, for what is broken into lines
 }
 
 func newRedactor(list []secretValue) *redactor {
@@ -176,6 +176,8 @@ func addMatch(list []match, m match) []match {
 // reaches into it.
 func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (found []match, safe int) {
 	all, safe := set.plain.search(text, prev, final)
+	keys, keysSafe := findAPIKeys(text, final)
+	safe = min(safe, keysSafe)
 	joined, cuts := joinLines(text)
 	loose, looseSafe := set.loose.search(joined, 0, final)
 	if looseSafe < len(joined) {
@@ -185,7 +187,7 @@ func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (fo
 		m.start, m.end = before(cuts, m.start), before(cuts, m.end-1)+1
 		all = append(all, m)
 	}
-	all = append(all, open...)
+	all = slices.Concat(all, keys, open)
 	slices.SortStableFunc(all, func(x, y match) int { return x.start - y.start })
 	for _, m := range all {
 		found = addMatch(found, m)
@@ -193,30 +195,85 @@ func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (fo
 	return found, safe
 }
 
-// A cut is where line breaks were left out of a text: the byte at joined was at
+// findAPIKeys finds texts of the shape of the keys that picket gives out.
+func findAPIKeys(text []byte, final bool) (found []match, safe int) {
+	for from := 0; ; {
+		i := bytes.Index(text[from:], []byte(apiKeyHead))
+		if i < 0 {
+			break
+		}
+		digits := from + i + len(apiKeyHead)
+		end := digits
+		for end < len(text) && end-digits < maxAPIKey && isDigit62(text[end]) {
+			end++
+		}
+		if !final && end == len(text) && end-digits < maxAPIKey {
+			return found, from + i
+		}
+		if end-digits >= minAPIKey {
+			found = append(found, match{from + i, end, 0, end - from - i})
+		}
+		from = end
+	}
+	for n := len(apiKeyHead) - 1; n > 0 && !final; n-- {
+		if bytes.HasSuffix(text, []byte(apiKeyHead[:n])) {
+			return found, len(text) - n
+		}
+	}
+	return found, len(text)
+}
+
+// coded are the digits of base64 in both alphabets, and so of hexadecimal.
+var coded = func() (is [256]bool) {
+	for c := range is {
+		is[c] = isDigit62(byte(c)) || strings.ContainsRune("+/-_", rune(c))
+	}
+	return is
+}()
+
+// A cut is where something was left out of a text: the byte at joined was at
 // offset text before.
 type cut struct{ joined, text int }
 
-// joinLines leaves out line breaks, but for the first of more than maxBreaks.
+// joinLines returns what of a text could be encoded and broken into lines,
+// without the line breaks: at most maxBreaks bytes between two digits.
 func joinLines(text []byte) (joined []byte, cuts []cut) {
-	if bytes.IndexByte(text, '\n') < 0 {
-		return bytes.TrimRight(text, "\r"), nil // the line feed may follow
-	}
-	joined = make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
-		end := bytes.IndexByte(text[at:], '\n')
-		if end < 0 {
-			end = len(text) - at
+		end := bytes.IndexByte(text[at:], '\n') + at
+		if end < at {
+			if end = len(text) - 1; text[end] != '\r' { // the line feed may follow
+				break
+			}
+		} else if end > at && text[end-1] == '\r' {
+			end--
 		}
-		line := bytes.TrimRight(text[at:at+end], "\r")
-		joined = append(joined, line...)
-		from := at + len(line)
-		for at += end; at < len(text) && (text[at] == '\n' || text[at] == '\r'); at++ {
+		from := end
+		for from > at && coded[text[from-1]] {
+			from--
 		}
-		if at-from > maxBreaks {
+		if from == end {
+			at = end + 1
+			continue
+		}
+		breaks := 1 // so that the first digit makes a cut
+		for at = from; at < len(text); at++ {
+			c := text[at]
+			if c == '\n' || c == '\r' && (at+1 == len(text) || text[at+1] == '\n') {
+				if breaks++; breaks > maxBreaks {
+					break
+				}
+			} else if !coded[c] {
+				break
+			} else {
+				if breaks > 0 {
+					cuts = append(cuts, cut{len(joined), at})
+				}
+				joined, breaks = append(joined, c), 0
+			}
+		}
+		if at < len(text) {
 			joined = append(joined, '\n')
 		}
-		cuts = append(cuts, cut{len(joined), at})
 	}
 	return joined, cuts
 }
@@ -239,39 +296,28 @@ func isDigit62(c byte) bool {
 type pattern struct {
 	text   string
 	secret int
-	kind   patternKind
+	word   bool  // only where it stands alone
 	next   int32 // the next shorter one that ends where this does
 }
-
-type patternKind uint8
-
-const (
-	anywhere   patternKind = iota
-	wordOnly               // counts only where it stands alone
-	apiKeyOnly             // counts only before the digits of an API key
-)
 
 func newRedactSet(list []secretValue) *redactSet {
 	set := &redactSet{}
 	var plain, loose []pattern
-	add := func(to *[]pattern, kind patternKind, forms ...string) {
+	add := func(to *[]pattern, word bool, forms ...string) {
 		for _, f := range forms {
-			*to = append(*to, pattern{text: f, secret: len(set.marks) - 1, kind: kind})
+			*to = append(*to, pattern{text: f, secret: len(set.marks) - 1, word: word})
 		}
 	}
 	set.marks = []string{"[redacted: API key]"}
-	add(&plain, apiKeyOnly, apiKeyHead)
-	add(&plain, anywhere, set.marks[0])
 	for _, s := range list {
 		mark := "[redacted: " + s.Mark + "]"
 		if s.Name != "" {
 			mark = "{{vault:" + s.Name + "}}"
 		}
 		set.marks = append(set.marks, mark)
-		add(&plain, anywhere, mark)
 		if len(s.Value) < minSecret {
 			if s.Value != "" {
-				add(&plain, wordOnly, s.Value)
+				add(&plain, true, s.Value)
 			}
 			continue
 		}
@@ -280,7 +326,7 @@ func newRedactSet(list []secretValue) *redactSet {
 			values = append(values, t)
 		}
 		for _, v := range values {
-			add(&loose, anywhere, encodedForms(v)...)
+			add(&loose, false, encodedForms(v)...)
 		}
 		if strings.Contains(s.Value, "\n") {
 			for line := range strings.SplitSeq(s.Value, "\n") {
@@ -292,10 +338,15 @@ func newRedactSet(list []secretValue) *redactSet {
 			}
 		}
 		for _, v := range values {
-			add(&plain, anywhere, escapedForms(v)...)
+			add(&plain, false, escapedForms(v)...)
 		}
 	}
-	set.plain, set.loose = newMatcher(plain), newMatcher(loose)
+	for n, mark := range set.marks { // one that holds a form of another secret must stay whole
+		if slices.ContainsFunc(plain, func(p pattern) bool { return strings.Contains(mark, p.text) }) {
+			plain = append(plain, pattern{text: mark, secret: n})
+		}
+	}
+	set.plain, set.loose = newMatcher(append(plain, loose...)), newMatcher(loose)
 	return set
 }
 
@@ -503,14 +554,16 @@ func (m *matcher) search(text []byte, prev byte, final bool) (found []match, saf
 		n := &m.nodes[state]
 		for out := n.out; out != 0; out = m.pats[out].next { // the longest that counts
 			p := &m.pats[out]
-			hit := match{i + 1 - len(p.text), i + 1, p.secret, len(p.text)}
-			ok, open := p.counts(text, &hit, prev)
-			if open && !final {
-				safe = min(safe, hit.start)
-			} else if ok {
-				found = addMatch(found, hit)
-				break
+			start, end := i+1-len(p.text), i+1
+			switch {
+			case p.word && (start > 0 && isWord(text[start-1]) || start == 0 && isWord(prev) || end < len(text) && isWord(text[end])):
+				continue
+			case p.word && end == len(text) && !final:
+				safe = min(safe, start)
+				continue
 			}
+			found = addMatch(found, match{start, end, p.secret, len(p.text)})
+			break
 		}
 		if n.depth <= 1 {
 			at := i + 1 - int(n.depth)
@@ -526,25 +579,4 @@ func (m *matcher) search(text []byte, prev byte, final bool) (found []match, saf
 		safe = min(safe, len(text)-int(m.nodes[state].depth))
 	}
 	return found, safe
-}
-
-// counts reports whether a pattern that was found is a match, whose end it may
-// move, and whether that depends on what follows the text.
-func (p *pattern) counts(text []byte, hit *match, prev byte) (ok, open bool) {
-	switch p.kind {
-	case wordOnly:
-		if hit.start > 0 {
-			prev = text[hit.start-1]
-		}
-		open = hit.end == len(text)
-		return !isWord(prev) && (open || !isWord(text[hit.end])), open
-	case apiKeyOnly:
-		head := hit.end
-		for hit.end < len(text) && hit.end-head < maxAPIKey && isDigit62(text[hit.end]) {
-			hit.end++
-		}
-		n := hit.end - head
-		return n >= minAPIKey, hit.end == len(text) && n < maxAPIKey
-	}
-	return true, false
 }

@@ -153,7 +153,7 @@ func slowRedact(set *redactSet, text string) string {
 	for _, m := range []*matcher{set.plain, set.loose} {
 		for _, p := range m.pats[1:] {
 			for at := range len(text) {
-				end, ok := at, p.kind != apiKeyOnly
+				end, ok := at, true
 				for i, breaks := 0, ""; i < len(p.text) && ok; {
 					if end == len(text) {
 						ok = false
@@ -162,13 +162,13 @@ func slowRedact(set *redactSet, text string) string {
 					if c := text[end]; m == set.loose && i > 0 && (c == '\n' || c == '\r') {
 						breaks += string(c)
 					} else {
-						ok = c == p.text[i] && len(breaks) <= maxBreaks && (breaks == "" || strings.Contains(breaks, "\n"))
+						ok = c == p.text[i] && slices.Contains([]string{"", "\n", "\r\n", "\n\n"}, breaks)
 						breaks = ""
 						i++
 					}
 					end++
 				}
-				if ok && (p.kind != wordOnly || (at == 0 || !isWord(text[at-1])) && (end == len(text) || !isWord(text[end]))) {
+				if ok && (!p.word || (at == 0 || !isWord(text[at-1])) && (end == len(text) || !isWord(text[end]))) {
 					spans = append(spans, match{at, end, p.secret, len(p.text)})
 				}
 			}
@@ -354,7 +354,7 @@ func allForms(set *redactSet) []string {
 	var pairs []string
 	for _, m := range []*matcher{set.plain, set.loose} {
 		for _, p := range m.pats[1:] {
-			if p.kind == anywhere {
+			if !p.word {
 				pairs = append(pairs, p.text, set.marks[p.secret])
 			}
 		}
