@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"html"
 	"io"
+	"regexp"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -27,28 +26,23 @@ type secretValue struct {
 
 // Limits of what is looked for, in bytes.
 const (
-	minSecret  = 8  // a shorter value counts only where it stands alone as a word
-	minLine    = 16 // a shorter line of a value is not looked for on its own
-	maxWindow  = 32
-	maxBreaks  = 2 // a CR LF in the middle of an encoded value
-	apiKeyHead = "picket_"
-	minAPIKey  = 32 // base62 digits after the head
-	maxAPIKey  = 64
+	minSecret = 8  // a shorter value counts only where it stands alone as a word
+	minLine   = 16 // a shorter line of a value is not looked for on its own
+	maxWindow = 32
+	maxBreaks = 2 // a CR LF in the middle of an encoded value
 )
 
 // A redactor replaces secrets in everything that leaves picket. It finds them
 // as they are; escaped for JSON, Go, URLs and HTML; in hexadecimal and base64 in
-// any alignment, also when broken into lines. All matches are found on the text
-// as it came, and those that overlap are replaced as a whole by the mark of the
-// longest. A mark counts as a form of its secret, so that redacting twice is as
-// redacting once. It may be used by several goroutines. The nil redactor and one
-// without secrets still find picket's own API keys.
+// any alignment; and what consists of such digits also when broken into lines.
+// All matches are found on the text as it came, and those that overlap are
+// replaced as a whole by the mark of the longest. It may be used by several
+// goroutines. The nil redactor still finds picket's own API keys.
 type redactor struct{ set atomic.Pointer[redactSet] }
 
 type redactSet struct {
 	marks []string // mark 0 is that of API keys
-	plain *matcher // of all forms
-	loose *matcher // of encoded forms, for what is broken into lines
+	*matcher
 }
 
 func newRedactor(list []secretValue) *redactor {
@@ -63,12 +57,10 @@ func (r *redactor) Update(list []secretValue) { r.set.Store(newRedactSet(list)) 
 var noSecrets = newRedactSet(nil)
 
 func (r *redactor) current() *redactSet {
-	if r != nil {
-		if set := r.set.Load(); set != nil {
-			return set
-		}
+	if r == nil {
+		return noSecrets
 	}
-	return noSecrets
+	return r.set.Load()
 }
 
 // String returns s without secrets.
@@ -80,14 +72,19 @@ func (r *redactor) Bytes(text []byte) []byte { return r.Stream().feed(text, true
 // Stream returns a redactor for one text that comes in pieces.
 func (r *redactor) Stream() *redactStream { return &redactStream{r: r} }
 
+// Filter takes secrets out of what is written to w. Close writes what was held
+// back, and does not close w.
+func (r *redactor) Filter(w io.Writer) io.WriteCloser { return &redactStream{r: r, w: w} }
+
 // redactStream redacts a text in pieces. What it gives out in all is what
 // Bytes gives for the whole text, however that was cut, unless the set of
 // secrets changes on the way.
 type redactStream struct {
 	r    *redactor
-	held []byte  // the suffix that could still become, or be part of, a secret
-	prev byte    // the byte before it, 0 at the start
-	open []match // at most one, that starts before held and may still grow
+	w    io.Writer // of a filter
+	held []byte    // the suffix that could still become, or be part of, a secret
+	prev byte      // the byte before it, 0 at the start
+	open []match   // at most one, that starts before held and may still grow
 }
 
 // Feed takes the next piece and returns what can be given out.
@@ -96,58 +93,51 @@ func (st *redactStream) Feed(piece []byte) []byte { return st.feed(piece, false)
 // End returns the rest. The stream can then be used for another text.
 func (st *redactStream) End() []byte { return st.feed(nil, true) }
 
+// Write implements io.Writer.
+func (st *redactStream) Write(p []byte) (int, error) {
+	_, err := st.w.Write(st.Feed(p))
+	return len(p), err
+}
+
+// Close implements io.Closer.
+func (st *redactStream) Close() error {
+	_, err := st.w.Write(st.End())
+	return err
+}
+
 func (st *redactStream) feed(text []byte, final bool) []byte {
 	set := st.r.current()
 	if len(st.held) > 0 {
 		text = append(st.held, text...)
 	}
 	found, safe := set.find(text, st.prev, st.open, final)
-	next := redactStream{r: st.r, prev: st.prev, held: bytes.Clone(text[safe:])}
+	st.open, st.held = nil, bytes.Clone(text[safe:])
 	if safe > 0 {
-		next.prev = text[safe-1]
+		st.prev = text[safe-1]
 	}
 	out := text[:safe]
+	at := 0
 	if len(found) > 0 {
 		out = make([]byte, 0, safe+64)
-		at := 0
-		for _, m := range found {
-			if m.start >= safe {
-				break
-			}
-			out = append(out, text[at:max(at, m.start)]...)
-			if at = min(m.end, safe); m.end > safe {
-				m.start, m.end = m.start-safe, m.end-safe
-				next.open = []match{m}
-				break
-			}
-			out = append(out, set.marks[m.secret]...)
+	}
+	for _, m := range found {
+		if m.start >= safe {
+			break
 		}
+		out = append(out, text[at:max(at, m.start)]...)
+		if at = min(m.end, safe); m.end > safe {
+			st.open = []match{{m.start - safe, m.end - safe, m.secret, m.length}}
+			break
+		}
+		out = append(out, set.marks[m.secret]...)
+	}
+	if len(found) > 0 {
 		out = append(out, text[at:safe]...)
 	}
-	if *st = next; final {
-		*st = redactStream{r: st.r}
+	if final {
+		*st = redactStream{r: st.r, w: st.w}
 	}
 	return out
-}
-
-// Filter takes secrets out of what is written to w. Close writes what was held
-// back, and does not close w.
-func (r *redactor) Filter(w io.Writer) io.WriteCloser { return &redactWriter{w, r.Stream()} }
-
-type redactWriter struct {
-	w  io.Writer
-	st *redactStream
-}
-
-func (f *redactWriter) Write(p []byte) (int, error) {
-	_, err := f.w.Write(f.st.Feed(p))
-	return len(p), err
-}
-
-// Close implements io.Closer.
-func (f *redactWriter) Close() error {
-	_, err := f.w.Write(f.st.End())
-	return err
 }
 
 // A match is a stretch of text that is replaced by one mark.
@@ -171,23 +161,36 @@ func addMatch(list []match, m match) []match {
 	return append(list, m)
 }
 
+// The shape of the keys that picket gives out, and of what could become one.
+var (
+	apiKey     = regexp.MustCompile(`picket_[0-9A-Za-z]{32,64}`)
+	apiKeyPart = regexp.MustCompile(`p(i(c(k(e(t(_[0-9A-Za-z]{0,63})?)?)?)?)?)?$`)
+)
+
 // find returns the matches in text, disjoint and in order, and the offset up to
 // which they are certain; prev is the byte before the text and open a match that
 // reaches into it.
 func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (found []match, safe int) {
-	all, safe := set.plain.search(text, prev, final)
-	keys, keysSafe := findAPIKeys(text, final)
-	safe = min(safe, keysSafe)
-	joined, cuts := joinLines(text)
-	loose, looseSafe := set.loose.search(joined, 0, final)
-	if looseSafe < len(joined) {
-		safe = min(safe, before(cuts, looseSafe))
+	all, safe := set.search(text, prev, final, true)
+	joined, where := joinLines(text)
+	broken, brokenSafe := set.search(joined, 0, false, false)
+	if brokenSafe < len(joined) {
+		safe = min(safe, where[brokenSafe])
 	}
-	for _, m := range loose {
-		m.start, m.end = before(cuts, m.start), before(cuts, m.end-1)+1
-		all = append(all, m)
+	for _, m := range broken {
+		all = append(all, match{where[m.start], where[m.end-1] + 1, m.secret, m.length})
 	}
-	all = slices.Concat(all, keys, open)
+	for _, m := range apiKey.FindAllIndex(text, -1) {
+		all = append(all, match{m[0], m[1], 0, m[1] - m[0]})
+	}
+	if tail := max(0, len(text)-70); !final {
+		if m := apiKeyPart.FindIndex(text[tail:]); m != nil {
+			safe = min(safe, tail+m[0])
+		}
+	} else {
+		safe = len(text)
+	}
+	all = append(all, open...)
 	slices.SortStableFunc(all, func(x, y match) int { return x.start - y.start })
 	for _, m := range all {
 		found = addMatch(found, m)
@@ -195,101 +198,69 @@ func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (fo
 	return found, safe
 }
 
-// findAPIKeys finds texts of the shape of the keys that picket gives out.
-func findAPIKeys(text []byte, final bool) (found []match, safe int) {
-	for from := 0; ; {
-		i := bytes.Index(text[from:], []byte(apiKeyHead))
-		if i < 0 {
-			break
-		}
-		digits := from + i + len(apiKeyHead)
-		end := digits
-		for end < len(text) && end-digits < maxAPIKey && isDigit62(text[end]) {
-			end++
-		}
-		if !final && end == len(text) && end-digits < maxAPIKey {
-			return found, from + i
-		}
-		if end-digits >= minAPIKey {
-			found = append(found, match{from + i, end, 0, end - from - i})
-		}
-		from = end
+// Classes of bytes: the digits of base64 in both alphabets, and so of
+// hexadecimal; and what is part of a word, besides all that is not ASCII.
+var codedByte, wordByte = byteClass(base62 + "+/-_"), byteClass(base62 + "_")
+
+const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+func byteClass(s string) (class [256]bool) {
+	for i := range len(s) {
+		class[s[i]] = true
 	}
-	for n := len(apiKeyHead) - 1; n > 0 && !final; n-- {
-		if bytes.HasSuffix(text, []byte(apiKeyHead[:n])) {
-			return found, len(text) - n
-		}
-	}
-	return found, len(text)
+	return class
 }
 
-// coded are the digits of base64 in both alphabets, and so of hexadecimal.
-var coded = func() (is [256]bool) {
-	for c := range is {
-		is[c] = isDigit62(byte(c)) || strings.ContainsRune("+/-_", rune(c))
-	}
-	return is
-}()
-
-// A cut is where something was left out of a text: the byte at joined was at
-// offset text before.
-type cut struct{ joined, text int }
+func isWord(c byte) bool { return wordByte[c] || c >= utf8.RuneSelf }
 
 // joinLines returns what of a text could be encoded and broken into lines,
-// without the line breaks: at most maxBreaks bytes between two digits.
-func joinLines(text []byte) (joined []byte, cuts []cut) {
+// without the line breaks: at most maxBreaks bytes between two digits. where
+// holds the offset in the text of each byte of it.
+func joinLines(text []byte) (joined []byte, where []int) {
 	for at := 0; at < len(text); {
-		end := bytes.IndexByte(text[at:], '\n') + at
+		end := at + bytes.IndexByte(text[at:], '\n')
 		if end < at {
-			if end = len(text) - 1; text[end] != '\r' { // the line feed may follow
+			if end = len(text) - 1; text[end] != '\r' {
 				break
 			}
 		} else if end > at && text[end-1] == '\r' {
 			end--
 		}
 		from := end
-		for from > at && coded[text[from-1]] {
+		for from > at && codedByte[text[from-1]] {
 			from--
 		}
-		if from == end {
+		if at = from; from == end {
 			at = end + 1
 			continue
 		}
-		breaks := 1 // so that the first digit makes a cut
-		for at = from; at < len(text); at++ {
-			c := text[at]
-			if c == '\n' || c == '\r' && (at+1 == len(text) || text[at+1] == '\n') {
-				if breaks++; breaks > maxBreaks {
-					break
-				}
-			} else if !coded[c] {
+		for gap := 0; at < len(text); {
+			n := lineBreak(text, at)
+			if codedByte[text[at]] {
+				joined, where = append(joined, text[at]), append(where, at)
+				gap, n = 0, 1
+			} else if gap += n; n == 0 || gap > maxBreaks {
 				break
-			} else {
-				if breaks > 0 {
-					cuts = append(cuts, cut{len(joined), at})
-				}
-				joined, breaks = append(joined, c), 0
 			}
+			at += n
 		}
 		if at < len(text) {
-			joined = append(joined, '\n')
+			joined, where = append(joined, '\n'), append(where, at)
 		}
 	}
-	return joined, cuts
+	return joined, where
 }
 
-// before is where a byte of the joined text was.
-func before(cuts []cut, at int) int {
-	if i := sort.Search(len(cuts), func(i int) bool { return cuts[i].joined > at }); i > 0 {
-		return cuts[i-1].text + at - cuts[i-1].joined
+// lineBreak is the length of the line break at an offset, 0 if there is none. At
+// the end of a text a CR counts, since an LF may follow.
+func lineBreak(text []byte, at int) int {
+	switch {
+	case text[at] == '\n', text[at] == '\r' && at+1 == len(text):
+		return 1
+	case text[at] == '\r' && text[at+1] == '\n':
+		return 2
 	}
-	return at
-}
-
-func isWord(c byte) bool { return isDigit62(c) || c == '_' || c >= utf8.RuneSelf }
-
-func isDigit62(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	return 0
 }
 
 // A pattern is one form of one secret.
@@ -301,61 +272,52 @@ type pattern struct {
 }
 
 func newRedactSet(list []secretValue) *redactSet {
-	set := &redactSet{}
-	var plain, loose []pattern
-	add := func(to *[]pattern, word bool, forms ...string) {
-		for _, f := range forms {
-			*to = append(*to, pattern{text: f, secret: len(set.marks) - 1, word: word})
-		}
-	}
-	set.marks = []string{"[redacted: API key]"}
-	for _, s := range list {
+	set := &redactSet{marks: []string{"[redacted: API key]"}}
+	var pats []pattern
+	for i, s := range list {
 		mark := "[redacted: " + s.Mark + "]"
 		if s.Name != "" {
 			mark = "{{vault:" + s.Name + "}}"
 		}
 		set.marks = append(set.marks, mark)
-		if len(s.Value) < minSecret {
-			if s.Value != "" {
-				add(&plain, true, s.Value)
+		values := []string{s.Value, strings.TrimSpace(s.Value)}
+		for line := range strings.SplitSeq(s.Value, "\n") {
+			line = strings.TrimSpace(line)
+			armor := strings.HasPrefix(line, "-----") && strings.HasSuffix(line, "-----") // says nothing
+			if len(line) >= minLine && !armor {
+				values = append(values, line)
 			}
-			continue
-		}
-		values := []string{s.Value}
-		if t := strings.TrimSpace(s.Value); t != s.Value && len(t) >= minSecret {
-			values = append(values, t)
 		}
 		for _, v := range values {
-			add(&loose, false, encodedForms(v)...)
-		}
-		if strings.Contains(s.Value, "\n") {
-			for line := range strings.SplitSeq(s.Value, "\n") {
-				line = strings.TrimSpace(line)
-				armor := strings.HasPrefix(line, "-----") && strings.HasSuffix(line, "-----") // says nothing
-				if len(line) >= minLine && !armor {
-					values = append(values, line)
+			if len(v) >= minSecret {
+				for _, f := range formsOf(v) {
+					pats = append(pats, pattern{text: f, secret: i + 1})
 				}
 			}
 		}
-		for _, v := range values {
-			add(&plain, false, escapedForms(v)...)
+		if s.Value != "" && len(s.Value) < minSecret {
+			pats = append(pats, pattern{text: s.Value, secret: i + 1, word: true})
 		}
 	}
-	for n, mark := range set.marks { // one that holds a form of another secret must stay whole
-		if slices.ContainsFunc(plain, func(p pattern) bool { return strings.Contains(mark, p.text) }) {
-			plain = append(plain, pattern{text: mark, secret: n})
+	// Text passes through here more than once: a mark that holds a form of a
+	// secret counts as one of its own, which is the longer one.
+	for i, mark := range set.marks {
+		if slices.ContainsFunc(pats, func(p pattern) bool { return strings.Contains(mark, p.text) }) {
+			pats = append(pats, pattern{text: mark, secret: i})
 		}
 	}
-	set.plain, set.loose = newMatcher(append(plain, loose...)), newMatcher(loose)
+	set.matcher = newMatcher(pats)
 	return set
 }
 
-// escapedForms returns a value as it stands in ordinary text, in JSON (as Go,
+// formsOf returns a value as it stands in ordinary text, in JSON (as Go,
 // JavaScript, Python and PHP write it), in Go's %q and %+q, in URLs (by the
-// several sets of bytes that encoders leave alone) and in HTML.
-func escapedForms(v string) []string {
-	quoted := func(s string) string { return s[1 : len(s)-1] }
-	forms := []string{v, quoted(strconv.Quote(v)), quoted(strconv.QuoteToASCII(v))}
+// several sets of bytes that encoders leave alone), in HTML, in hexadecimal and,
+// for each of the three places that it can have in a longer text, the digits in
+// base64 that depend on it alone.
+func formsOf(v string) []string {
+	inner := func(s string) string { return s[1 : len(s)-1] }
+	forms := []string{v, inner(strconv.Quote(v)), inner(strconv.QuoteToASCII(v))}
 	for _, encode := range []func(any) ([]byte, error){json.Marshal, marshalPlain} {
 		b, _ := encode(v) // a string has a form always
 		var ascii []byte
@@ -366,7 +328,7 @@ func escapedForms(v string) []string {
 				ascii = fmt.Appendf(ascii, `\u%04x`, u)
 			}
 		}
-		for _, s := range []string{quoted(string(b)), quoted(string(ascii))} {
+		for _, s := range []string{inner(string(b)), inner(string(ascii))} {
 			forms = append(forms, s, strings.ReplaceAll(s, "/", `\/`))
 		}
 	}
@@ -379,6 +341,13 @@ func escapedForms(v string) []string {
 	for _, q := range [][2]string{{`"`, `'`}, {"&#34;", "&#39;"}, {"&quot;", "&#39;"}, {"&quot;", "&#x27;"}, {"&quot;", "&apos;"}, {"&quot;", "'"}} {
 		forms = append(forms, strings.NewReplacer("&#34;", q[0], "&#39;", q[1]).Replace(html.EscapeString(v)))
 	}
+	forms = append(forms, fmt.Sprintf("%x", v), fmt.Sprintf("%X", v))
+	for _, alphabet := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for before, skip := range []int{0, 2, 3} {
+			s := alphabet.EncodeToString(append(make([]byte, before), v...))
+			forms = append(forms, s[skip:(before+len(v))*8/6])
+		}
+	}
 	return forms
 }
 
@@ -387,27 +356,13 @@ func escapedForms(v string) []string {
 func percent(v, keep, digits string) string {
 	var b []byte
 	for _, c := range []byte(v) {
-		if isDigit62(c) || strings.IndexByte("_-.~", c) >= 0 || strings.IndexByte(keep, c) >= 0 {
+		if strings.IndexByte(base62+"_-.~"+keep, c) >= 0 {
 			b = append(b, c)
 		} else {
 			b = fmt.Appendf(b, digits, c)
 		}
 	}
 	return string(b)
-}
-
-// encodedForms returns a value in hexadecimal and, for each of the three places
-// that it can have in a longer text, the digits in base64 that depend on it
-// alone.
-func encodedForms(v string) []string {
-	forms := []string{hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v)))}
-	for _, alphabet := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before, skip := range []int{0, 2, 3} {
-			s := alphabet.EncodeToString(append(make([]byte, before), v...))
-			forms = append(forms, s[skip:(before+len(v))*8/6])
-		}
-	}
-	return forms
 }
 
 // A matcher finds all patterns at once: an Aho-Corasick automaton (CACM 18,
@@ -470,29 +425,27 @@ func newMatcher(pats []pattern) *matcher {
 
 // child returns the state that c leads to, 0 if there is none.
 func (m *matcher) child(at int32, c byte) int32 {
-	n := &m.nodes[at]
-	if n.row {
+	switch n := &m.nodes[at]; {
+	case n.row:
 		return m.rows[n.child][c]
-	}
-	if n.char == c {
+	case n.char == c:
 		return n.child
 	}
 	return 0
 }
 
 func (m *matcher) addChild(at int32, c byte, next int32) {
-	n := &m.nodes[at]
-	if !n.row && n.child == 0 {
+	switch n := &m.nodes[at]; {
+	case !n.row && n.child == 0:
 		n.child, n.char = next, c
-		return
-	}
-	if !n.row {
-		var row [256]int32
-		row[n.char] = n.child
+	case !n.row:
+		row := [256]int32{}
+		row[n.char], row[c] = n.child, next
 		n.row, n.child = true, int32(len(m.rows))
 		m.rows = append(m.rows, row)
+	default:
+		m.rows[n.child][c] = next
 	}
-	m.rows[n.child][c] = next
 }
 
 func (m *matcher) step(at int32, c byte) int32 {
@@ -542,12 +495,10 @@ func (m *matcher) skip(text []byte, at int) int {
 }
 
 // search returns the matches in text, disjoint and in order, and where the
-// first match could begin that the text ends too early for.
-func (m *matcher) search(text []byte, prev byte, final bool) (found []match, safe int) {
+// first match could begin that the text ends too early for. Words are sought too
+// if it says so, and if final also at the end.
+func (m *matcher) search(text []byte, prev byte, final, words bool) (found []match, safe int) {
 	safe = len(text)
-	if len(m.pats) == 1 {
-		return nil, safe
-	}
 	state := int32(0)
 	for i := m.skip(text, 0); i < len(text); i++ {
 		state = m.step(state, text[i])
@@ -556,7 +507,7 @@ func (m *matcher) search(text []byte, prev byte, final bool) (found []match, saf
 			p := &m.pats[out]
 			start, end := i+1-len(p.text), i+1
 			switch {
-			case p.word && (start > 0 && isWord(text[start-1]) || start == 0 && isWord(prev) || end < len(text) && isWord(text[end])):
+			case p.word && (!words || start > 0 && isWord(text[start-1]) || start == 0 && isWord(prev) || end < len(text) && isWord(text[end])):
 				continue
 			case p.word && end == len(text) && !final:
 				safe = min(safe, start)

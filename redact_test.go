@@ -150,27 +150,26 @@ func inPieces(r *redactor, text []byte, sizes ...int) string {
 // slowRedact is the definition: it tries every pattern at every offset.
 func slowRedact(set *redactSet, text string) string {
 	var spans []match
-	for _, m := range []*matcher{set.plain, set.loose} {
-		for _, p := range m.pats[1:] {
-			for at := range len(text) {
-				end, ok := at, true
-				for i, breaks := 0, ""; i < len(p.text) && ok; {
-					if end == len(text) {
-						ok = false
-						break
-					}
-					if c := text[end]; m == set.loose && i > 0 && (c == '\n' || c == '\r') {
-						breaks += string(c)
-					} else {
-						ok = c == p.text[i] && slices.Contains([]string{"", "\n", "\r\n", "\n\n"}, breaks)
-						breaks = ""
-						i++
-					}
-					end++
+	for _, p := range set.pats[1:] {
+		loose := !p.word && !strings.ContainsFunc(p.text, func(r rune) bool { return r > 0xff || !codedByte[r] })
+		for at := range len(text) {
+			end, ok := at, true
+			for i, breaks := 0, ""; i < len(p.text) && ok; {
+				if end == len(text) {
+					ok = false
+					break
 				}
-				if ok && (!p.word || (at == 0 || !isWord(text[at-1])) && (end == len(text) || !isWord(text[end]))) {
-					spans = append(spans, match{at, end, p.secret, len(p.text)})
+				if c := text[end]; loose && i > 0 && (c == '\n' || c == '\r') {
+					breaks += string(c)
+				} else {
+					ok = c == p.text[i] && slices.Contains([]string{"", "\n", "\r\n", "\n\n"}, breaks)
+					breaks = ""
+					i++
 				}
+				end++
+			}
+			if ok && (!p.word || (at == 0 || !isWord(text[at-1])) && (end == len(text) || !isWord(text[end]))) {
+				spans = append(spans, match{at, end, p.secret, len(p.text)})
 			}
 		}
 	}
@@ -352,11 +351,9 @@ func benchText(size int, list []secretValue) []byte {
 
 func allForms(set *redactSet) []string {
 	var pairs []string
-	for _, m := range []*matcher{set.plain, set.loose} {
-		for _, p := range m.pats[1:] {
-			if !p.word {
-				pairs = append(pairs, p.text, set.marks[p.secret])
-			}
+	for _, p := range set.pats[1:] {
+		if !p.word {
+			pairs = append(pairs, p.text, set.marks[p.secret])
 		}
 	}
 	return pairs
@@ -422,7 +419,7 @@ func BenchmarkRedact(b *testing.B) {
 		for b.Loop() {
 			set = newRedactSet(list)
 		}
-		b.ReportMetric(float64(set.plain.bytes()+set.loose.bytes())/(1<<20), "MiB-tables")
+		b.ReportMetric(float64(set.bytes())/(1<<20), "MiB-tables")
 	})
 }
 
@@ -440,7 +437,7 @@ func TestRedactTableSize(t *testing.T) {
 		list[i].Value += " <&>\"'\\/+é\n" + list[99-i].Value[:20]
 	}
 	set := newRedactSet(list)
-	if n := set.plain.bytes() + set.loose.bytes(); n > 16<<20 {
+	if n := set.bytes(); n > 16<<20 {
 		t.Errorf("the tables take %d bytes", n)
 	}
 }
