@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -106,20 +105,13 @@ func (p *program) settings(f taskFlags) (*app, error) {
 	}
 	a.red = newRedactor(secrets)
 	p.redact = a.red.String
-	if a.policy, err = compilePolicy(a.policySettings(), namesOf(a.tools)); err != nil {
-		return nil, fmt.Errorf("%s: sentinel: %v", a.folders.configFile(), err)
+	if a.policy, err = compilePolicy(a.cfg.Sentinel, namesOf(a.tools)); err != nil {
+		if k := (*keyError)(nil); errors.As(err, &k) {
+			err = a.cfg.fault(k.Key, "%v", k.Err)
+		}
+		return nil, err
 	}
 	return a, nil
-}
-
-func (a *app) policySettings() policySettings {
-	s := a.cfg.Sentinel
-	set := policySettings{Mode: s.Mode, DenyTools: s.DenyTools, AlwaysAllow: s.AlwaysAllow, AlwaysAsk: s.AlwaysAsk,
-		TaintTracking: s.TaintTracking, EgressAllowlist: s.EgressAllowlist}
-	for _, r := range s.Rules {
-		set.Rules = append(set.Rules, policyRule(r))
-	}
-	return set
 }
 
 // facts makes what a decision needs to know of this machine. It writes nothing
@@ -157,7 +149,7 @@ func (a *app) facts() error {
 	for i := range own {
 		own[i] = resolveExisting(own[i])
 	}
-	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: resolveExisting(a.folders.Home),
+	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: a.folders.Home,
 		hidden: append(own, resolveExisting(self)), box: a.box}
 	return nil
 }
@@ -181,7 +173,7 @@ func (a *app) data(ctx context.Context) error {
 		return err
 	}
 	a.closers = append(a.closers, a.approvals.Close)
-	return nil
+	return a.approvals.Sweep(ctx)
 }
 
 // open makes everything that a task needs.
@@ -301,24 +293,6 @@ func (a *app) recordStart(ctx context.Context) error {
 
 // debugf tells the owner the exact error that others get a short word for.
 func (a *app) debugf(format string, args ...any) { a.prog.errorf(format, args...) }
-
-// notify runs the owner's notifier; what becomes of it does not matter.
-func (a *app) notify(ctx context.Context, line string) {
-	argv := a.cfg.Approvals.Notify
-	if len(argv) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	cmd := exec.CommandContext(ctx, argv[0], append(slices.Clone(argv[1:]), printable(line))...)
-	cmd.Env = a.box.environ(nil)
-	cmd.WaitDelay = time.Second
-	if err := cmd.Start(); err != nil {
-		cancel()
-		a.debugf("approvals.notify: %v", err)
-		return
-	}
-	go func() { defer cancel(); _ = cmd.Wait() }()
-}
 
 func (a *app) tryTerminalLock(name string) (func(), bool, error) {
 	sum := sha256.Sum256([]byte(name))

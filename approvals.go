@@ -34,11 +34,12 @@ var (
 
 // A Question is one call that waits for the owner.
 type Question struct {
-	ID, Run, Chat, Channel string        // ID is the call's
-	Digest                 string        // of its arguments
-	Offered                []tools.Scope // of an answer that allows
-	Card                   []string      // what is shown, line by line, redacted
-	Until                  time.Time
+	ID, Chat, Channel string        // ID is the call's
+	Process           string        // the run that asked
+	Digest            string        // of its arguments
+	Offered           []tools.Scope // of an answer that allows
+	Card              []string      // what is shown, line by line, redacted
+	Until             time.Time
 
 	closed *Answer
 }
@@ -53,14 +54,13 @@ type Answer struct {
 }
 
 func (ans Answer) record() answerRecord {
-	r := answerRecord{Answer: "deny", By: ans.By, Reason: ans.Reason}
 	switch {
 	case ans.Expired:
-		r.Answer = "expired"
+		return answerRecord{"expired", "", ans.By, ans.Reason}
 	case ans.Allow:
-		r.Answer, r.Scope = "allow", ans.Scope.String()
+		return answerRecord{"allow", ans.Scope.String(), ans.By, ans.Reason}
 	}
-	return r
+	return answerRecord{"deny", "", ans.By, ans.Reason}
 }
 
 // Approvals are the questions, answers and grants of the owner, kept in
@@ -131,14 +131,13 @@ func (a *Approvals) update(ctx context.Context, fn func() []Record) error {
 
 func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error {
 	seen := a.look()
-	var recs, after []Record
+	var recs, before, after []Record
 	a.failed = a.log.Update(ctx, func() ([]Record, error) {
 		if fn == nil {
 			return nil, nil
 		}
-		var before []Record
-		for _, r := range append(a.orphans(), fn()...) {
-			recs = append(recs, r)
+		recs = append(a.orphans(), fn()...)
+		for _, r := range recs {
 			switch b := r.Body.(type) {
 			case grantRecord: // none may hold that the audit log does not have
 				before = append(before, r)
@@ -150,10 +149,7 @@ func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error 
 				after = append(after, r)
 			}
 		}
-		if before == nil {
-			return recs, nil
-		}
-		return recs, a.audit.Append(ctx, true, before...)
+		return recs, a.copy(ctx, before)
 	})
 	if a.failed != nil {
 		return a.failed
@@ -161,25 +157,37 @@ func (a *Approvals) updateLocked(ctx context.Context, fn func() []Record) error 
 	if a.seen = (fileSeen{}); recs == nil {
 		a.seen = seen
 	}
-	if after == nil {
+	return a.copy(ctx, after)
+}
+
+func (a *Approvals) copy(ctx context.Context, recs []Record) error {
+	if recs == nil {
 		return nil
 	}
-	return a.audit.Append(ctx, true, after...)
+	return a.audit.Append(ctx, true, recs...)
+}
+
+// Sweep expires the questions whose process is gone, as every other method does
+// that writes.
+func (a *Approvals) Sweep(ctx context.Context) error {
+	return a.update(ctx, func() []Record { return nil })
 }
 
 // orphans are the closing records of questions whose process is gone.
 func (a *Approvals) orphans() []Record {
 	var out []Record
 	for _, q := range a.questions {
-		if q.closed == nil && q.Run != a.run && runGone(a.dir, q.Run) {
-			out = append(out, q.record(Answer{Expired: true, Reason: "the process that asked is gone"}.record()))
+		if q.closed == nil && a.gone(q.Process) {
+			out = append(out, q.record(answerRecord{"expired", "", "", "the process that asked is gone"}))
 		}
 	}
 	return out
 }
 
+func (a *Approvals) gone(run string) bool { return run != a.run && runGone(a.dir, run) }
+
 func (q *Question) record(body recordBody) Record {
-	return Record{Run: q.Run, Chat: q.Chat, Channel: q.Channel, Call: q.ID, Body: body}
+	return Record{Run: q.Process, Chat: q.Chat, Channel: q.Channel, Call: q.ID, Body: body}
 }
 
 // fileSeen tells whether the file has changed; the zero one says that it has.
@@ -229,7 +237,7 @@ func (a *Approvals) read(n Line) {
 	case "genesis": // what came before was set aside
 		a.questions, a.grants, a.distrust = map[string]*Question{}, nil, ""
 	case "question":
-		q := &Question{ID: n.Call, Run: n.Run, Chat: n.Chat, Channel: n.Channel, Digest: l.Digest, Card: l.Reasons, Until: until}
+		q := &Question{ID: n.Call, Process: n.Run, Chat: n.Chat, Channel: n.Channel, Digest: l.Digest, Card: l.Reasons, Until: until}
 		for _, text := range l.Offered {
 			if s, ok := tools.ParseScope(text); ok {
 				q.Offered = append(q.Offered, s)
@@ -250,7 +258,7 @@ func (a *Approvals) read(n Line) {
 			delete(a.waiting, q.ID)
 		}
 	case "grant":
-		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until, Run: n.Run, turn: a.turn}
+		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until, Process: n.Run, turn: a.turn}
 		g.Labels = Labels{slices.Contains(l.Labels, "private"), slices.Contains(l.Labels, "untrusted")}
 		if !known || (err != nil) != (l.Until == "") || !g.sound() {
 			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.log.path, l.Key)
@@ -285,7 +293,7 @@ func (a *Approvals) pass(ts time.Time) {
 // return when its context ends. It may be nil. An error means that the answer
 // does not allow.
 func (a *Approvals) Ask(ctx context.Context, q Question, show func(context.Context)) (ans Answer, err error) {
-	q.Run = a.run
+	q.Process = a.run
 	why := "the question failed"
 	defer func() {
 		p := recover()
@@ -299,10 +307,6 @@ func (a *Approvals) Ask(ctx context.Context, q Question, show func(context.Conte
 			panic(p)
 		}
 	}()
-	offered := make([]string, len(q.Offered))
-	for i, s := range q.Offered {
-		offered[i] = s.String()
-	}
 	answered := make(chan struct{})
 	fresh := false
 	err = a.update(ctx, func() []Record {
@@ -310,7 +314,7 @@ func (a *Approvals) Ask(ctx context.Context, q Question, show func(context.Conte
 			return nil
 		}
 		a.waiting[q.ID] = answered
-		return []Record{q.record(questionRecord{q.Digest, offered, q.Card, q.Until.UTC().Format(timeLayout)})}
+		return []Record{q.record(questionRecord{q.Digest, scopeNames(q.Offered), q.Card, q.Until.UTC().Format(timeLayout)})}
 	})
 	if err == nil && !fresh {
 		err = fmt.Errorf("the question %q exists already", q.ID)
@@ -345,8 +349,13 @@ func (a *Approvals) wait(ctx context.Context, q *Question, answered <-chan struc
 	}()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	for {
+	for ended := shown; ; {
 		select {
+		case <-ended: // who shows it has given up; others can still answer
+			if ended = nil; panicked != nil {
+				return ""
+			}
+			continue
 		case <-answered:
 			return ""
 		case <-ctx.Done():
@@ -400,8 +409,7 @@ func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) e
 		switch {
 		case q == nil:
 			refused = errNoQuestion
-		case q.closed == nil && q.Run != a.run && runGone(a.dir, q.Run), q.closed != nil && q.closed.Expired,
-			q.closed == nil && !a.now().Before(q.Until):
+		case q.closed != nil && q.closed.Expired, q.closed == nil && !a.waits(q):
 			refused = errExpired
 		case q.closed != nil:
 			refused = errAnswered
@@ -459,7 +467,7 @@ func (a *Approvals) Held(ctx context.Context, turn string) []Grant {
 	a.pass(now)
 	var out []Grant
 	for _, g := range a.grants {
-		ours := g.Run == a.run && (g.Scope == tools.Session || g.turn == turn)
+		ours := g.Process == a.run && (g.Scope == tools.Session || g.turn != "" && g.turn == turn)
 		if (g.Scope >= tools.Day || ours) && (g.Until.IsZero() || !now.Before(g.Given)) {
 			out = append(out, g)
 		}
@@ -467,9 +475,12 @@ func (a *Approvals) Held(ctx context.Context, turn string) []Grant {
 	return out
 }
 
-// List returns the questions that wait, oldest first as far as the file says,
-// and the grants of every process, some of which may have ended. It writes
-// nothing.
+// waits reports whether an open question can still be answered.
+func (a *Approvals) waits(q *Question) bool { return a.now().Before(q.Until) && !a.gone(q.Process) }
+
+// List returns the questions that wait, the one that ends first before the
+// others, and the grants of every process; of another's turns, some may have
+// ended.
 func (a *Approvals) List(ctx context.Context) ([]Question, []Grant, error) {
 	if err := a.refresh(ctx); err != nil {
 		return nil, nil, err
@@ -479,14 +490,14 @@ func (a *Approvals) List(ctx context.Context) ([]Question, []Grant, error) {
 	a.pass(a.now())
 	var open []Question
 	for _, q := range a.questions {
-		if q.closed == nil && a.now().Before(q.Until) && (q.Run == a.run || !runGone(a.dir, q.Run)) {
+		if q.closed == nil && a.waits(q) {
 			open = append(open, *q)
 		}
 	}
 	slices.SortFunc(open, func(x, y Question) int { return x.Until.Compare(y.Until) })
 	var grants []Grant
 	for _, g := range a.grants {
-		if g.Scope >= tools.Day || g.Run == a.run || !runGone(a.dir, g.Run) {
+		if g.Scope >= tools.Day || !a.gone(g.Process) {
 			grants = append(grants, g)
 		}
 	}

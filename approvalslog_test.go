@@ -202,7 +202,7 @@ func TestApprovalsEnds(t *testing.T) {
 // forge makes a line that continues another.
 func forge(after []byte, seq int, key string) []byte {
 	l := &Log{head: mark{seq: int64(seq - 1), hash: sumLine(after)}}
-	b, _ := l.encode(nil, encodeRecords(nil, Record{Body: grantRecord{Key: key}}), testTime)
+	b, _ := l.encode(nil, encodeRecords(Record{Body: grantRecord{Key: key}}), testTime)
 	return b
 }
 

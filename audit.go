@@ -52,6 +52,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -112,11 +113,12 @@ type Log struct {
 	timer *time.Timer
 
 	// Under the lock:
-	known   bool // head and id are the file's, as this process last saw it
+	known   bool      // head and id are the file's, as this process last saw it
+	looked  time.Time // when that was, by name
 	head    mark
 	id      fileID
 	logID   [16]byte
-	body    []byte // buffers
+	enc     encoder
 	buf     []byte
 	clock   int64 // Unix time of seconds
 	seconds [len("2006-01-02T15:04:05.")]byte
@@ -191,19 +193,18 @@ func (l *Log) Append(ctx context.Context, sync bool, recs ...Record) error {
 	if l.opt.Anchor != nil {
 		return l.fail(errors.New("this log is written by Update"))
 	}
-	if err := l.lock.enter(ctx); err != nil {
-		return l.fail(err)
-	}
-	l.body = encodeRecords(l.body[:0], recs...)
+	l.lock.enter()
+	l.enc.b = l.enc.b[:0]
+	body := l.enc.records(recs...)
 	err := l.lock.flock(ctx)
 	if err == nil {
 		if err = l.fresh(); err == nil {
-			err = l.write(l.body)
+			err = l.write(body)
 		}
 		unlockFile(l.lock.f)
 	}
 	n := l.written
-	l.lock.leave()
+	l.lock.mu.Unlock()
 	if err == nil && sync {
 		err = l.syncTo(n)
 	}
@@ -221,8 +222,16 @@ func (l *Log) fresh() error {
 	case broken != nil:
 		return broken
 	}
+	sound := l.known && !doubt
+	if sound && l.f != nil && l.lock.at.Sub(l.looked) < lately {
+		// Asking for the size alone spares the next write the work that a
+		// stat makes for it (the time of change is then kept more finely).
+		if size, err := l.f.Seek(0, io.SeekEnd); err == nil && size == l.head.off {
+			return nil
+		}
+	}
 	id, size, err := statName(l.path)
-	if err == nil && id == l.id && l.known && !doubt {
+	if l.looked = l.lock.at; err == nil && id == l.id && sound {
 		if size == l.head.off {
 			return nil
 		}
@@ -240,9 +249,9 @@ func (l *Log) fresh() error {
 
 // write appends what encodeRecords made, to a file that was looked at.
 func (l *Log) write(body []byte) error {
-	buf, h := l.encode(l.buf[:0], body, time.Now())
+	buf, h := l.encode(l.buf[:0], body, l.lock.at)
 	if l.buf = buf; cap(buf) > 1<<20 {
-		l.buf, l.body = nil, nil
+		l.buf, l.enc.b = nil, nil
 	}
 	if err := l.put(buf, l.head.off); err != nil {
 		return err
@@ -404,9 +413,8 @@ func (l *Log) Close() error {
 			err = l.locked(context.Background(), func() error { return syncData(l.state) })
 		}
 	}
-	if e := l.lock.enter(context.Background()); e == nil { // nobody is writing
-		defer l.lock.leave()
-	}
+	l.lock.mu.Lock() // nobody is writing
+	defer l.lock.mu.Unlock()
 	l.release()
 	return l.fail(err)
 }
@@ -531,7 +539,7 @@ func (l *Log) commit(ctx context.Context, size int64, recs ...Record) error {
 		g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(id[:])}
 		recs = append([]Record{{Body: g}}, recs...)
 	}
-	b, h := l.encode(nil, encodeRecords(nil, recs...), time.Now())
+	b, h := l.encode(nil, encodeRecords(recs...), time.Now())
 	a := l.opt.Anchor
 	if err := a.setAnchored(ctx, true, l.head, h); err != nil {
 		return err
@@ -621,8 +629,8 @@ func (l *Log) catchUp(ctx context.Context) error {
 		if err := l.opt.Anchor.setAnchored(ctx, false, end, end); err != nil {
 			return err
 		}
-	case met.same(have) && !have.same(next):
-		end, lines = met, lines[:seen] // an append that was not finished
+	case met.same(have) && (!have.same(next) || err == nil && end.same(have)):
+		end, lines = met, lines[:seen] // an append that was not finished, or half a line
 	case err != nil:
 		return err
 	default:

@@ -40,7 +40,7 @@ func benchLog(b *testing.B) *Log {
 
 // floorAppend returns what an append cannot do without: the lock, the bytes,
 // and, if durable, the sync.
-func floorAppend(b *testing.B, durable bool) func() {
+func floorAppend(b *testing.B, durable bool, r Record) func() {
 	dir := b.TempDir()
 	k, err := openLock(filepath.Join(dir, "lock"))
 	if err != nil {
@@ -51,7 +51,7 @@ func floorAppend(b *testing.B, durable bool) func() {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { k.Close(); f.Close() })
-	line := append(bytes.Repeat([]byte("x"), maxPrefix), encodeRecords(nil, benchRecord())...)
+	line := append(bytes.Repeat([]byte("x"), maxPrefix), encodeRecords(r)...)
 	return func() {
 		if ok, err := tryLockFile(k.f); !ok || err != nil {
 			b.Fatal(ok, err)
@@ -68,8 +68,8 @@ func floorAppend(b *testing.B, durable bool) func() {
 	}
 }
 
-func logAppend(b *testing.B, durable bool) func() {
-	l, r, ctx := benchLog(b), benchRecord(), context.Background()
+func logAppend(b *testing.B, durable bool, r Record) func() {
+	l, ctx := benchLog(b), context.Background()
 	return func() {
 		if err := l.Append(ctx, durable, r); err != nil {
 			b.Fatal(err)
@@ -99,14 +99,21 @@ func ratio(b *testing.B, n int, floor, ours func()) {
 	b.ReportMetric(times[len(times)/2], "ns/append")
 }
 
-// Target: 1.8 times the floor.
+// Target: 1.8 times the floor. Of the work beyond it the hash alone is 0.85 ns a
+// byte, so that it depends on the length.
 func BenchmarkAppend(b *testing.B) {
-	ratio(b, 20, floorAppend(b, false), logAppend(b, false))
+	answer := benchRecord()
+	answer.Body = answerRecord{Answer: "allow", Scope: "once", By: "terminal"}
+	for _, r := range []Record{answer, benchRecord()} {
+		b.Run(r.Body.kind(), func(b *testing.B) {
+			ratio(b, 20, floorAppend(b, false, r), logAppend(b, false, r))
+		})
+	}
 }
 
 // Target: 1.2 times the floor.
 func BenchmarkAppendDurable(b *testing.B) {
-	ratio(b, 5, floorAppend(b, true), logAppend(b, true))
+	ratio(b, 5, floorAppend(b, true, benchRecord()), logAppend(b, true, benchRecord()))
 }
 
 // How many times the records a second of one durable writer 64 of them reach.
@@ -126,7 +133,7 @@ func BenchmarkAppendDurable64(b *testing.B) {
 		}
 		wg.Wait()
 	}
-	one := logAppend(b, true)
+	one := logAppend(b, true, r)
 	var ratios []float64
 	for b.Loop() {
 		start := time.Now()
@@ -144,12 +151,12 @@ func BenchmarkAppendDurable64(b *testing.B) {
 }
 
 func BenchmarkEncodeRecord(b *testing.B) {
-	r := benchRecord()
-	var buf []byte
+	r, e := benchRecord(), new(encoder)
 	for b.Loop() {
-		buf = encodeRecords(buf[:0], r)
+		e.b = e.b[:0]
+		e.records(r)
 	}
-	b.SetBytes(int64(len(buf)))
+	b.SetBytes(int64(len(e.b)))
 }
 
 // BenchmarkVerify reads a log of 100 MB, in turn with "openssl dgst -sha256" of

@@ -590,6 +590,7 @@ func TestLockFileRemoved(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "audit.lock")); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(10 * lately)
 	m := reopenTestLog(t, dir)
 	var wg sync.WaitGroup
 	for _, l := range []*Log{l, m} {
@@ -630,6 +631,9 @@ func TestModesAreChecked(t *testing.T) {
 		os.Chmod(tt.path, tt.mode)
 		if _, err := openAudit(dir); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("mode %o: %v; want %q", tt.mode, err, tt.want)
+		}
+		if aside, err := restartLogs(context.Background(), dir); err == nil || aside != nil {
+			t.Errorf("mode %o: a restart set aside %q", tt.mode, aside)
 		}
 		os.Chmod(tt.path, fi.Mode().Perm())
 	}

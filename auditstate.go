@@ -97,7 +97,7 @@ func readState(f io.ReaderAt) (auditState, error) {
 		}
 	}
 	if !found {
-		return best, fmt.Errorf("%s holds no whole state", stateName)
+		return best, fmt.Errorf("%s holds no whole state; %w", stateName, errDamaged)
 	}
 	return best, nil
 }
@@ -315,8 +315,11 @@ func (l *Log) attach() error {
 			st, err = l.openState()
 		}
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is gone; %w", stateName, errDamaged)
+	}
 	if err != nil {
-		return fmt.Errorf("%w; %w", err, errDamaged)
+		return err
 	}
 	known := st.Head.mark()
 	if l.logID == st.Log && l.last.seq > known.seq {
@@ -421,7 +424,7 @@ func endsAt(r io.ReaderAt, m mark, size int64) bool {
 // begin writes the first line. What may be in the file is a torn first line.
 func (l *Log) begin(st *auditState, size int64) error {
 	g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(st.Log[:]), Key: st.public()}
-	b, h := l.encode(nil, encodeRecords(nil, Record{Body: g}), time.Now())
+	b, h := l.encode(nil, encodeRecords(Record{Body: g}), time.Now())
 	if err := l.put(b, size); err != nil {
 		return err
 	}
@@ -459,7 +462,7 @@ func (l *Log) repair(size int64, back bool, recs ...Record) error {
 		}
 		recs = append([]Record{r}, recs...)
 	}
-	b, h := l.encode(nil, encodeRecords(nil, recs...), time.Now())
+	b, h := l.encode(nil, encodeRecords(recs...), time.Now())
 	if err := l.put(b, size); err != nil {
 		return err
 	}
@@ -493,7 +496,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if anchor == nil {
 			g.Key = st.public()
 		}
-		body := encodeRecords(nil, Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
+		body := encodeRecords(Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
 		lines, h := l.encode(nil, body, time.Now())
 		fresh := l.path + ".new"
 		if err := writeNew(fresh, lines); err != nil {
@@ -518,6 +521,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if err := os.Rename(fresh, l.path); err != nil {
 			return err
 		}
+		time.Sleep(lately) // so that all others look at the name again
 		return syncDir(dir)
 	})
 	return aside, l.fail(err)

@@ -132,7 +132,7 @@ func (s *callSet) match(d *openCall, name string) *openCall {
 // callIndex reads the index of a choice or call: 0 to 127, also as a string;
 // -1 stands for anything else.
 func callIndex(val []byte) int {
-	n, err := strconv.Atoi(valText(val))
+	n, err := strconv.Atoi(string(bytes.Trim(val, `"`)))
 	if err != nil || n < 0 || n >= maxReplyCalls {
 		return -1
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,11 +8,12 @@ import (
 	"picket/tools"
 )
 
-// A Card is a question as it is shown, on every surface the same.
+// A Card is a question as the owner sees it, on every surface the same. Lines
+// are made safe to show. Offered are the scopes that may be given once all of
+// them were shown; before that, Once. Denying always can be.
 type Card struct {
-	Lines   []string      // in order, each safe to show as it is
-	Offered []tools.Scope // of an answer that allows; only Once counts until every line was shown
-	Effects []string      // for each of Offered, what it grants
+	Lines   []string
+	Offered []tools.Scope
 }
 
 // cardInput is what a question tells. Nothing of it is the model's word but
@@ -38,17 +38,17 @@ const (
 	maxWords     = 2000 // bytes of the owner's words
 )
 
-// makeCard writes the question.
+// makeCard writes the question, the same for every place that shows it.
 func makeCard(c cardInput) Card {
 	in, d, j := c.Input, &c.Decision, &c.Input.Judgement
 	b := cardText{redact: c.Redact}
 	b.line("", j.Summary)
-	b.line("risk: ", tools.Higher(in.Tool.Risk, j.Risk).String())
+	b.line("risk: ", in.risk().String())
 	for _, r := range d.Reasons {
 		b.line("  - ", r)
 	}
 	b.list("not granted yet: ", d.Missing)
-	b.list("granted: ", granted(j.Targets, d.Missing))
+	b.list("granted: ", covering(in.targets(), d.Missing))
 	if e := in.egress(); e == tools.EgressHosts {
 		for _, h := range j.Egress.Hosts {
 			b.lines = append(b.lines, "sends to: "+hostShown(h))
@@ -75,21 +75,23 @@ func makeCard(c cardInput) Card {
 	if c.Change != nil {
 		b.diff(c.Change)
 	}
-	card := Card{Lines: b.lines, Offered: d.Offered}
-	size := 0
+	offered, size := d.Offered, 0
 	for _, l := range b.lines {
 		size += len(l) + strings.Count(l, `\`) + 3
 	}
-	if (len(b.lines) > maxCardLines || size > maxCardBytes) && len(card.Offered) > 1 {
-		card.Offered = []tools.Scope{tools.Once}
+	if len(b.lines) > maxCardLines || size > maxCardBytes {
+		offered = onlyOnce(offered)
 	}
-	for _, s := range card.Offered {
-		card.Effects = append(card.Effects, printable(effect(s, grantsFor(in, s))))
+	for _, s := range offered {
+		b.line(s.String()+" allows: ", effect(s, grantsFor(in, s)))
 	}
-	return card
+	if d.Narrow != "" && len(offered) < len(d.Offered)+1 {
+		b.line("no wider: ", d.Narrow)
+	}
+	return Card{b.lines, offered}
 }
 
-func granted(targets []tools.Target, missing []string) []string {
+func covering(targets []tools.Target, missing []string) []string {
 	var out []string
 	for _, t := range targets {
 		if !slices.Contains(missing, t.Key) {
@@ -164,11 +166,7 @@ func (b *cardText) args(in *Input) {
 		case string:
 			b.block(name, v)
 		default:
-			text, err := json.Marshal(v)
-			if err != nil {
-				text = fmt.Appendf(nil, "%v", v)
-			}
-			b.line(name+": ", string(text))
+			b.line(name+": ", jsonText(v))
 		}
 	}
 }

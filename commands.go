@@ -68,18 +68,13 @@ func (p *program) toolsCommand(args []string) error {
 	return nil
 }
 
-// approvalsCommand is "picket approvals".
-func (p *program) approvalsCommand(ctx context.Context, args []string) error {
-	return p.withData(ctx, len(args) == 0 || args[0] == "list", func(a *app) error {
-		return codeError(cmdApprovals(ctx, a.approvals, args, p.stdout, p.stderr))
-	})
-}
-
-// grantsCommand is "picket grants".
-func (p *program) grantsCommand(ctx context.Context, args []string) error {
-	return p.withData(ctx, len(args) == 0 || args[0] == "list", func(a *app) error {
-		return codeError(cmdGrants(ctx, a.approvals, args, p.stdout, p.stderr))
-	})
+// approvalsCommand is "picket approvals" and "picket grants".
+func (p *program) approvalsCommand(ctx context.Context, parse func([]string) (approvalsAction, bool, error), args []string) error {
+	do, list, err := parse(args)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	return p.withData(ctx, list, func(a *app) error { return do(ctx, a.approvals, p.stdout, p.stderr) })
 }
 
 func codeError(code int) error {
@@ -118,7 +113,7 @@ func (p *program) policyCommand(ctx context.Context, args []string) error {
 	}
 	switch {
 	case args[0] == "lint" && len(args) == 1:
-		lines, err := lintPolicy(a.policySettings(), a.tools)
+		lines, err := lintPolicy(a.cfg.Sentinel, a.tools)
 		if err != nil {
 			return err
 		}
@@ -154,14 +149,12 @@ func (a *app) explain(args []string) error {
 	if _, ok := gate.tools[e.Tool]; !ok {
 		return usageErrorf("there is no tool %q", e.Tool)
 	}
-	for _, key := range e.Grants {
-		if err := checkGrantKey(key, a.tools); err != nil {
-			return usageErrorf("--grant: %v", err)
-		}
-	}
 	c := &callState{call: call}
-	d := Decision{}
-	if why, step := gate.prepare(c); why != "" {
+	var d Decision
+	in := Input{Channel: e.Channel, Labels: e.Labels, Mode: e.Mode, Workspace: a.workspace, Grants: e.whatIf(a.workspace)}
+	why, step := gate.prepare(c)
+	in.Tool, in.Args, in.Judgement = c.tool, c.args.Values, c.j
+	if why != "" {
 		d = refusal(why)
 		d.Step = step
 	} else {
@@ -169,18 +162,15 @@ func (a *app) explain(args []string) error {
 		if err != nil {
 			return err
 		}
-		mode := sw.Mode
-		if e.Mode != "" {
-			mode = e.Mode
+		if in.Mode == "" {
+			in.Mode = sw.Mode
 		}
-		d = a.policy.Decide(Input{Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: e.Labels, Channel: e.Channel,
-			Mode: mode, Workspace: a.workspace, Grants: e.whatIf(a.workspace)})
+		d = a.policy.Decide(in)
 	}
-	risk := tools.Higher(c.tool.Risk, c.j.Risk)
 	if e.JSON {
-		return a.prog.print(string(explainJSON(d, c.j, risk)))
+		return a.prog.print(string(explainJSON(&in, d)))
 	}
-	printExplain(a.prog.stdout, d, c.j, risk)
+	printExplain(a.prog.stdout, &in, d)
 	return nil
 }
 

@@ -138,7 +138,7 @@ func TestLocalServers(t *testing.T) {
 			useLocal(t, test.bases...)
 			cfg := modelSettings{Headers: map[string]string{"api-key": "x"}}
 			c, err := chooseModel(t.Context(), test.flag, "", cfg, func(string) string { return "" })
-			if err != nil || c.Kind != test.kind || c.Settings.Name != test.model || !strings.Contains(c.Why, test.why) || test.base != "" && c.Settings.BaseURL != test.base {
+			if err != nil || c.Kind != test.kind || c.Settings.Name != test.model || !strings.Contains(c.Why, test.why) || test.base != "" && c.Settings.BaseURL != test.base || c.Settings.Headers != nil {
 				t.Errorf("%+v, %v", c, err)
 			}
 		})

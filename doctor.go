@@ -150,7 +150,7 @@ func (a *app) checkLog(add func(name string, err error, line, fix string)) {
 }
 
 func (a *app) checkPolicy(add func(name string, err error, line, fix string)) {
-	lines, err := lintPolicy(a.policySettings(), a.tools)
+	lines, err := lintPolicy(a.cfg.Sentinel, a.tools)
 	if err != nil {
 		add("policy", err, "", "")
 		return

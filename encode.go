@@ -22,26 +22,28 @@ const (
 	maxPrefix = len(`{"prev":"","seq":,"ts":"","`) + 64 + 19 + len(timeLayout)
 )
 
-// encodeRecords appends, of each record's line, the part that does not depend on
+// encodeRecords returns, of each record's line, the part that does not depend on
 // its place in the log, from the kind on, with its newline.
-func encodeRecords(b []byte, recs ...Record) []byte {
+func encodeRecords(recs ...Record) []byte { return new(encoder).records(recs...) }
+
+func (e *encoder) records(recs ...Record) []byte {
 	for _, r := range recs {
 		// At the last step the worst that a record can hold is within the
 		// limit: a byte becomes at most 7 (see appendText), and a list has 9
 		// entries.
-		e := encoder{limit: maxField}
-		for start := len(b); ; e.limit /= 2 {
-			e.b = append(b[:start], `"kind":"`...)
+		start := len(e.b)
+		for e.limit = maxField; ; e.limit /= 2 {
+			e.b = append(e.b[:start], `"kind":"`...)
 			e.b = append(append(e.b, r.Body.kind()...), '"')
 			e.some("run", r.Run).some("chat", r.Chat).some("channel", r.Channel).some("call", r.Call)
-			r.Body.fields(&e)
-			b = append(e.b, "}\n"...)
-			if len(b)-start <= maxLine-maxPrefix || e.limit <= 128 {
+			r.Body.fields(e)
+			e.b = append(e.b, "}\n"...)
+			if len(e.b)-start <= maxLine-maxPrefix || e.limit <= 128 {
 				break
 			}
 		}
 	}
-	return b
+	return e.b
 }
 
 // An encoder appends the members of an object, each text cut to limit bytes. Its
@@ -52,12 +54,12 @@ type encoder struct {
 }
 
 func (e *encoder) key(key string) {
-	if e.b[len(e.b)-1] != '{' {
-		e.b = append(e.b, ',')
+	b := e.b
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
 	}
-	e.b = append(e.b, '"')
-	e.b = append(e.b, key...)
-	e.b = append(e.b, '"', ':')
+	b = append(append(b, '"'), key...)
+	e.b = append(b, '"', ':')
 }
 
 func (e *encoder) text(s string) {
@@ -286,19 +288,7 @@ var plain = func() (p [256]bool) {
 // plainPrefix is the length of what s begins with that can stand in a JSON
 // string as it is.
 func plainPrefix(s string) int {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
 	i := 0
-	for ; i+8 <= len(s); i += 8 {
-		w := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
-			uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
-		// A byte of these has its high bit set where that of w is below ' ', or
-		// is '"', '\\' or 0x7f: with a difference of 0 subtracting 1 borrows.
-		low := w - ' '*ones
-		quote, slash := w^'"'*ones, w^'\\'*ones
-		if (w|low|(w+ones)|((quote-ones)&^quote)|((slash-ones)&^slash))&high != 0 {
-			break
-		}
-	}
 	for i < len(s) && plain[s[i]] {
 		i++
 	}

@@ -83,6 +83,15 @@ next:
 	return true
 }
 
+func (g *glob) matchAny(list []string) bool {
+	for _, s := range list {
+		if g.match(s) {
+			return true
+		}
+	}
+	return false
+}
+
 // wildPrefix returns how many bytes of s the part matches at its start, or -1.
 func wildPrefix(part, s string) int {
 	n := 0

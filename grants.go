@@ -1,6 +1,7 @@
 package main
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +18,7 @@ type Grant struct {
 	Labels    Labels // of the chat in which it was given
 
 	Given, Until time.Time // Until is zero for one without an end
-	Run          string    // the process in which it was given
+	Process      string    // the run in which it was given
 	turn         string
 }
 
@@ -40,6 +41,18 @@ func (g *Grant) holdsIn(who, workspace string) bool {
 	return g.Who == who && (!g.bound() || g.Workspace == workspace)
 }
 
+// targeted are the tools that no grant covers as a whole.
+var targeted = []string{"shell", "web_search", "web_fetch", "skills", "send_email", "browser"}
+
+// targets are the keys that a grant of the call binds to: those that the tool
+// names, or the tool as a whole.
+func (in *Input) targets() []tools.Target {
+	if j := &in.Judgement; len(j.Targets) > 0 || slices.Contains(targeted, in.Tool.Name) {
+		return j.Targets
+	}
+	return []tools.Target{{Key: in.Tool.Name, Widest: in.Judgement.Widest, Why: in.Judgement.WidestWhy}}
+}
+
 // widest is the widest grant that the call as a whole could be given.
 func (in *Input) widest() tools.Scope {
 	j := &in.Judgement
@@ -53,7 +66,6 @@ func (in *Input) widest() tools.Scope {
 // the call's keys that none covers; nil means that it is answered. A grant
 // counts only if it could have been given for this very call.
 func (in *Input) covered(v vote) (keys, missing []string) {
-	j := &in.Judgement
 	find := func(key string, from, to tools.Scope) bool {
 		return slices.ContainsFunc(in.Grants, func(g Grant) bool {
 			return key != "" && g.Key == key && g.Scope >= from && g.Scope <= to && g.holdsIn(who(in.Channel), in.Workspace) &&
@@ -61,7 +73,7 @@ func (in *Input) covered(v vote) (keys, missing []string) {
 		})
 	}
 	whole := in.Tool.Name == "shell" && v.widest >= tools.Task && find("shell", tools.Task, tools.Task)
-	for _, t := range j.Targets {
+	for _, t := range in.targets() {
 		to := min(v.widest, t.Widest)
 		switch {
 		case whole && to >= tools.Task:
@@ -85,7 +97,7 @@ func (d *Decision) offer(in *Input, asks []vote) {
 	j := &in.Judgement
 	widest := tools.Always
 	narrow := func(to tools.Scope, why string) {
-		if to < widest {
+		if to = max(to, tools.Once); to < widest {
 			widest, d.Narrow = to, why
 		}
 	}
@@ -106,14 +118,12 @@ func (d *Decision) offer(in *Input, asks []vote) {
 		}
 	}
 	narrow(j.Widest, j.WidestWhy)
-	for _, t := range j.Targets {
+	for _, t := range in.targets() {
 		narrow(t.Widest, t.Why)
 	}
-	if len(j.Targets) == 0 {
-		if in.Tool.Name == "shell" {
-			narrow(tools.Task, "the line names no program to grant")
-		} else {
-			narrow(tools.Once, "the call has nothing to bind a grant to")
+	if len(in.targets()) == 0 {
+		if narrow(tools.Task, "the call names nothing to grant"); in.Tool.Name != "shell" {
+			narrow(tools.Once, d.Narrow)
 		}
 	}
 	for s := tools.Once; s <= widest; s++ {
@@ -134,7 +144,7 @@ func grantsFor(in *Input, scope tools.Scope) []Grant {
 	case scope == tools.Task && in.Tool.Name == "shell":
 		add("shell")
 	default:
-		for _, t := range in.Judgement.Targets {
+		for _, t := range in.targets() {
 			if !slices.ContainsFunc(out, func(g Grant) bool { return g.Key == t.Key }) {
 				add(t.Key)
 			}
@@ -161,13 +171,27 @@ func effect(scope tools.Scope, grants []Grant) string {
 			place = " in " + g.Workspace
 		}
 	}
-	text := strings.Join(keys, ", ")
+	text := strings.Join(keys, ", ") + place
 	if grants[0].Who == "app" {
 		text += ", for other apps only"
 	}
 	if l := grants[0].Labels.List(); len(l) > 0 {
 		text += ", also in a chat labelled " + strings.Join(l, " and ")
 	}
-	return text + place + ", " + map[tools.Scope]string{tools.Task: "until this turn ends", tools.Session: "until this session ends",
+	return text + ", " + map[tools.Scope]string{tools.Task: "until this turn ends", tools.Session: "until this session ends",
 		tools.Day: "for 24 hours", tools.Always: "until revoked"}[scope]
+}
+
+// voids says why an answer to the question about before does not hold for what
+// the same call has become by now, "" if it does.
+func voids(before, now *Input, asked, after Decision) string {
+	switch {
+	case !slices.Equal(before.Judgement.Bound, now.Judgement.Bound):
+		return "a file or program of the call has changed since the question"
+	case !reflect.DeepEqual(before.Judgement, now.Judgement):
+		return "what the call would do has changed since the question"
+	case before.Labels != now.Labels || asked.Verdict != after.Verdict || !slices.Equal(asked.Reasons, after.Reasons):
+		return "why the call asks has changed since the question"
+	}
+	return ""
 }

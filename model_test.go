@@ -42,6 +42,7 @@ type chatServer struct {
 	head []http.Header
 
 	conns atomic.Int32
+	late  time.Duration // how long after the last event a body ends
 }
 
 func newChatServer(t *testing.T, answers ...answer) *chatServer {
@@ -77,6 +78,10 @@ func newChatServer(t *testing.T, answers ...answer) *chatServer {
 			w.WriteHeader(a.status)
 		}
 		io.WriteString(w, a.body)
+		if s.late > 0 {
+			w.(http.Flusher).Flush()
+			time.Sleep(s.late)
+		}
 	}))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -658,13 +663,13 @@ func TestSilence(t *testing.T) {
 	t.Run("a slow stream", func(t *testing.T) {
 		base := rawServer(t, func(c net.Conn, _ *http.Request) {
 			io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			for range 8 {
-				time.Sleep(20 * time.Millisecond)
+			for range 9 {
+				time.Sleep(100 * time.Millisecond)
 				io.WriteString(c, ": ping\n")
 			}
 			io.WriteString(c, okStream)
 		})
-		m := testModel(t, modelSettings{BaseURL: base, FirstTimeout: 2 * time.Second, Timeout: 120 * time.Millisecond})
+		m := testModel(t, modelSettings{BaseURL: base, FirstTimeout: 700 * time.Millisecond, Timeout: 700 * time.Millisecond})
 		if reply, err := m.Chat(t.Context(), ModelRequest{}, nil); err != nil || reply.Text != "ok" {
 			t.Errorf("%+v, %v", reply, err)
 		}
@@ -797,12 +802,13 @@ func waitFor(t *testing.T, cond func() bool) {
 
 func TestConnectionIsUsedAgain(t *testing.T) {
 	s := newChatServer(t, answer{body: okStream})
+	s.late = 10 * time.Millisecond
 	m := testModel(t, modelSettings{BaseURL: s.URL + "/v1"})
 	for range 5 {
 		if _, err := m.Chat(t.Context(), ModelRequest{}, nil); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(40 * time.Millisecond)
 	}
 	if n := s.conns.Load(); n > 2 {
 		t.Errorf("%d connections for 5 requests", n)

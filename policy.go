@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,26 +51,6 @@ func (l Labels) Holds(m Labels) bool {
 	return (l.Private || !m.Private) && (l.Untrusted || !m.Untrusted)
 }
 
-// policySettings are the settings that a Policy is made of.
-type policySettings struct {
-	Mode            string // ask, strict, auto
-	DenyTools       []string
-	Rules           []policyRule
-	AlwaysAllow     []string
-	AlwaysAsk       []string
-	TaintTracking   bool
-	EgressAllowlist []string // hosts, or "*.x" for the sub-domains of x
-}
-
-// A policyRule is one entry of sentinel.rules.
-type policyRule struct {
-	Tool    string            `json:"tool"`
-	Match   map[string]string `json:"match"`
-	Channel string            `json:"channel"` // cli, api, daemon; "" is any
-	Action  string            `json:"action"`  // allow, ask, deny
-	Reason  string            `json:"reason"`
-}
-
 // builtinTools are the names that rules may use although the tool is not
 // offered here: another system, or a setting that is off.
 var builtinTools = []string{"files", "shell", "python_execute", "web_search", "web_fetch", "remember",
@@ -112,12 +93,20 @@ type argPattern struct {
 	pat glob
 }
 
+// A keyError is about the value of one setting, named as config.fault names it.
+type keyError struct {
+	Key string
+	Err error
+}
+
+func (e *keyError) Error() string { return e.Key + ": " + e.Err.Error() }
+
 // compilePolicy checks the settings and compiles them. toolNames are the tools
-// present here. An error names the entry at fault.
-func compilePolicy(s policySettings, toolNames []string) (*Policy, error) {
+// present here. An error is a *keyError.
+func compilePolicy(s sentinelConfig, toolNames []string) (*Policy, error) {
 	p := &Policy{mode: s.Mode, labels: s.TaintTracking}
-	if !slices.Contains([]string{"ask", "strict", "auto"}, s.Mode) {
-		return nil, fmt.Errorf("mode: %q is none of ask, strict, auto", s.Mode)
+	if err := oneOf(s.Mode, "ask", "strict", "auto"); err != nil {
+		return nil, &keyError{"sentinel.mode", err}
 	}
 	for _, l := range []struct {
 		key  string
@@ -128,7 +117,7 @@ func compilePolicy(s policySettings, toolNames []string) (*Policy, error) {
 		for i, text := range l.from {
 			t, err := compileTool(text, toolNames)
 			if err != nil {
-				return nil, fmt.Errorf("%s, entry %d: %w", l.key, i+1, err)
+				return nil, &keyError{fmt.Sprintf("sentinel.%s[%d]", l.key, i), err}
 			}
 			t.name = l.key + " " + strconv.Quote(text)
 			*l.to = append(*l.to, t)
@@ -137,21 +126,26 @@ func compilePolicy(s policySettings, toolNames []string) (*Policy, error) {
 	for i, from := range s.Rules {
 		r, err := compileRule(from, toolNames)
 		if err != nil {
-			return nil, fmt.Errorf("rule %d: %w", i+1, err)
+			return nil, &keyError{fmt.Sprintf("sentinel.rules[%d]", i), err}
 		}
-		r.tool.name = fmt.Sprintf("rule %d (%s %s)", i+1, from.Action, from.Tool)
+		r.tool.name = fmt.Sprintf("rules[%d] (%s %s)", i, from.Action, from.Tool)
 		p.rules = append(p.rules, r)
 	}
 	for i, host := range s.EgressAllowlist {
-		h := strings.ToLower(host)
-		if name := strings.TrimPrefix(h, "*."); name == "" || strings.HasPrefix(name, ".") ||
-			strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.:[]") != "" {
-			return nil, fmt.Errorf("egress_allowlist, entry %d: %q is neither a host nor \"*.\" and a host (write IDN as xn--)", i+1, host)
+		if err := checkHostPattern(host); err != nil {
+			return nil, &keyError{fmt.Sprintf("sentinel.egress_allowlist[%d]", i), err}
 		}
-		p.hosts = append(p.hosts, h)
+		p.hosts = append(p.hosts, host)
 	}
 	p.compiled = true
 	return p, nil
+}
+
+func oneOf(s string, words ...string) error {
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+	}
+	return nil
 }
 
 // compileTool compiles a pattern over tool names. One without a wildcard must
@@ -171,19 +165,14 @@ func compileTool(text string, toolNames []string) (toolPattern, error) {
 	return toolPattern{glob: g}, err
 }
 
-func compileRule(from policyRule, toolNames []string) (rule, error) {
+func compileRule(from ruleConfig, toolNames []string) (rule, error) {
 	r := rule{channel: from.Channel, reason: from.Reason}
-	switch from.Action {
-	case "allow":
-		r.action = Allow
-	case "ask":
-		r.action = Ask
-	case "deny":
-	default:
-		return r, fmt.Errorf("action %q is none of allow, ask, deny", from.Action)
+	if err := oneOf(from.Action, "deny", "ask", "allow"); err != nil {
+		return r, fmt.Errorf("action: %w", err)
 	}
-	if !slices.Contains([]string{"", "cli", "api", "daemon"}, from.Channel) {
-		return r, fmt.Errorf("channel %q is none of cli, api, daemon", from.Channel)
+	r.action = map[string]Verdict{"ask": Ask, "allow": Allow}[from.Action]
+	if err := oneOf(from.Channel, "cli", "api", "daemon"); err != nil && from.Channel != "" {
+		return r, fmt.Errorf("channel: %w", err)
 	}
 	var err error
 	if r.tool, err = compileTool(from.Tool, toolNames); err != nil {
@@ -375,8 +364,8 @@ func (p *Policy) voteRules(in *Input) vote {
 			if !in.readable() || r.channel == "" && who(in.Channel) == "app" {
 				continue
 			}
-		} else if in.Judgement.Opaque != "" && r.action == Deny && r.fits(in) {
-			floor = true
+		} else {
+			floor = floor || r.action == Deny && in.Judgement.Opaque != ""
 		}
 		if vals.matches(r) {
 			v.cast, v.verdict, v.rule, v.reason = true, r.action, r.tool.name, r.tool.name
@@ -392,6 +381,9 @@ func (p *Policy) voteRules(in *Input) vote {
 	}
 	return v
 }
+
+// risk is the call's, at least its tool's.
+func (in *Input) risk() tools.Risk { return tools.Higher(in.Tool.Risk, in.Judgement.Risk) }
 
 // readable reports whether the owner's entries that allow count for the call:
 // not for one that cannot be analysed, nor for one that writes where no grant
@@ -409,17 +401,6 @@ func (in *Input) confined() bool {
 		j.Boxed && !j.Network && j.Egress.Kind == tools.EgressNone
 }
 
-// fits reports whether the rule can be about the tool: it names no argument
-// that the tool does not have.
-func (r *rule) fits(in *Input) bool {
-	for _, m := range r.match {
-		if in.Args[m.arg] == nil && !slices.ContainsFunc(in.Tool.Params, func(p tools.Param) bool { return p.Name == m.arg }) {
-			return false
-		}
-	}
-	return true
-}
-
 // values holds the text forms of the arguments that rules have asked for.
 type values struct {
 	in   *Input
@@ -427,26 +408,22 @@ type values struct {
 }
 
 type argValues struct {
-	arg         string
-	allow, deny []string // every one must match, one must match
+	arg   string
+	deny  []string   // one must match
+	allow [][]string // one of each must match
 }
 
 func (vs *values) matches(r *rule) bool {
 	for i := range r.match {
 		m := &r.match[i]
 		v := vs.of(m.arg)
-		all, texts := r.action == Allow, v.deny
-		if all {
-			texts = v.allow
-		}
-		found := false
-		for _, s := range texts {
-			if found = m.pat.match(s); found != all {
-				break // one that matches, or one that does not
-			}
-		}
-		if !found {
+		if r.action != Allow && !m.pat.matchAny(v.deny) || r.action == Allow && len(v.allow) == 0 {
 			return false
+		}
+		for i := 0; r.action == Allow && i < len(v.allow); i++ {
+			if !m.pat.matchAny(v.allow[i]) {
+				return false
+			}
 		}
 	}
 	return true
@@ -454,7 +431,7 @@ func (vs *values) matches(r *rule) bool {
 
 // of returns what a pattern for the argument is tried on: the value as it
 // stands (each element of a list), and what it turned out to be. An argument
-// that is missing has none.
+// that is missing has none. Of a path, spellings of one place count as one.
 func (vs *values) of(arg string) *argValues {
 	for i := range vs.args {
 		if vs.args[i].arg == arg {
@@ -470,18 +447,30 @@ func (vs *values) of(arg string) *argValues {
 	case []string:
 		v.deny = append(v.deny, val...)
 	default:
-		b, err := json.Marshal(val) // numbers, booleans, maps
-		if err != nil {
-			b = nil
-		}
-		v.deny = append(v.deny, string(b))
+		v.deny = append(v.deny, jsonText(val)) // numbers, booleans, maps
 	}
 	if v.deny != nil {
 		v.deny = append(v.deny, j.Forms[arg]...)
-		v.allow = v.deny
+	}
+	places := map[string]int{}
+	for _, s := range v.deny {
+		place := s
+		if ws := vs.in.Workspace; ws != "" && !filepath.IsAbs(s) && !strings.Contains(s, "..") && !strings.Contains(s, ":") {
+			place = filepath.Join(ws, s)
+		}
+		i, ok := places[place]
+		if !ok {
+			i = len(v.allow)
+			places[place] = i
+			v.allow = append(v.allow, nil)
+		}
+		v.allow[i] = append(v.allow[i], s)
 	}
 	if vs.in.Tool.Name == "shell" && arg == "command" {
-		v.allow = j.Commands
+		v.allow = nil
+		for _, c := range j.Commands {
+			v.allow = append(v.allow, []string{c})
+		}
 		v.deny = append(v.deny, j.Commands...)
 		for _, argv := range j.Argv {
 			if len(argv) == 0 {
@@ -497,6 +486,17 @@ func (vs *values) of(arg string) *argValues {
 	}
 	vs.args = append(vs.args, v)
 	return &vs.args[len(vs.args)-1]
+}
+
+// jsonText is a value in JSON, without the escapes for HTML.
+func jsonText(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Sprint(v)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func (p *Policy) voteLists(in *Input) vote {
@@ -565,7 +565,7 @@ func (p *Policy) voteLabels(in *Input, votes []vote) []vote {
 func (in *Input) effects() string {
 	j := &in.Judgement
 	switch {
-	case tools.Higher(in.Tool.Risk, j.Risk) == tools.Sensitive:
+	case in.risk() == tools.Sensitive:
 		return "is sensitive"
 	case j.Sends || in.egress() == tools.EgressUnknown:
 		return "sends data"
@@ -617,7 +617,7 @@ func (p *Policy) unlisted(in *Input) (hosts, how string) {
 // listed reports whether a canonical host is on the allow-list.
 func (p *Policy) listed(host string) bool {
 	for _, e := range p.hosts {
-		if e == host || e[0] == '*' && len(host) > len(e)-1 && strings.HasSuffix(host, e[1:]) {
+		if of, ok := strings.CutPrefix(e, "*"); e == host || ok && len(host) > len(of) && strings.HasSuffix(host, of) {
 			return true
 		}
 	}
@@ -631,7 +631,7 @@ func (in *Input) named() bool {
 		return false
 	}
 	for _, h := range j.Egress.Hosts {
-		if !slices.ContainsFunc(j.Targets, func(t tools.Target) bool {
+		if !slices.ContainsFunc(in.targets(), func(t tools.Target) bool {
 			_, target, _ := strings.Cut(t.Key, ":")
 			return target == h || strings.HasSuffix(target, "@"+h)
 		}) {
@@ -652,7 +652,7 @@ func (p *Policy) voteMode(in *Input) vote {
 	if app && mode == "auto" {
 		mode = "ask"
 	}
-	risk := tools.Higher(in.Tool.Risk, j.Risk)
+	risk := in.risk()
 	v := vote{step: stepMode, cast: true, verdict: Ask, widest: in.widest()}
 	switch {
 	case app && j.ReadsPrivate:

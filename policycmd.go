@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -26,8 +24,7 @@ type explainArgs struct {
 
 // parseExplain reads them; flags may stand anywhere. An error is one of usage.
 func parseExplain(args []string) (e explainArgs, err error) {
-	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("explain")
 	fs.Func("grant", "", func(s string) error { e.Grants = append(e.Grants, s); return nil })
 	fs.Func("label", "", func(s string) error {
 		e.Labels.Private = e.Labels.Private || s == "private"
@@ -55,13 +52,6 @@ func parseExplain(args []string) (e explainArgs, err error) {
 	return e, nil
 }
 
-func oneOf(s string, words ...string) error {
-	if !slices.Contains(words, s) {
-		return fmt.Errorf("it must be one of %s", strings.Join(words, ", "))
-	}
-	return nil
-}
-
 // whatIf returns the grants to explain with. A key that no grant of that call
 // could have covers nothing.
 func (e explainArgs) whatIf(workspace string) []Grant {
@@ -79,18 +69,18 @@ func checkGrantKey(key string, list []tools.Tool) error {
 	if !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }) {
 		return fmt.Errorf("%q names no tool", key)
 	}
-	targeted := slices.Contains([]string{"shell", "web_search", "web_fetch", "skills", "send_email", "browser"}, name)
-	switch {
-	case targeted && target == "":
+	switch needs := slices.Contains(targeted, name); {
+	case needs && target == "":
 		return fmt.Errorf("%q names no target: %s:TARGET", key, name)
-	case !targeted && has:
+	case !needs && has:
 		return fmt.Errorf("%q names a target, and %s has none", key, name)
 	}
 	return nil
 }
 
 // explainJSON is the object of "picket policy explain --json".
-func explainJSON(d Decision, j tools.Judgement, risk tools.Risk) []byte {
+func explainJSON(in *Input, d Decision) []byte {
+	j := &in.Judgement
 	o := struct {
 		Decision string       `json:"decision"`
 		Step     string       `json:"step"`
@@ -105,18 +95,12 @@ func explainJSON(d Decision, j tools.Judgement, risk tools.Risk) []byte {
 		Network  bool         `json:"network"`
 		Writes   []string     `json:"writes"`
 		Steps    []StepVote   `json:"steps"`
-	}{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), risk.String(), []string{}, j.Opaque,
-		filled(j.Warnings), egressFields{j.Egress.Kind.String(), filled(j.Egress.Hosts)}, j.Network, filled(j.Writes), d.Steps}
-	for _, t := range j.Targets {
+	}{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(), []string{}, j.Opaque,
+		filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network, filled(j.Writes), d.Steps}
+	for _, t := range in.targets() {
 		o.Targets = append(o.Targets, t.Key)
 	}
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(o); err != nil {
-		panic(err) // strings and booleans only
-	}
-	return []byte(b.String())
+	return []byte(jsonText(o) + "\n")
 }
 
 // filled makes an absent list an empty one, which JSON shows as [].
@@ -131,7 +115,8 @@ func scopeNames(scopes []tools.Scope) []string {
 }
 
 // printExplain is the same for people.
-func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
+func printExplain(w io.Writer, in *Input, d Decision) {
+	j := &in.Judgement
 	row := func(name string, items ...string) {
 		if text := strings.Join(items, ", "); text != "" {
 			fmt.Fprintf(w, "%-10s %s\n", name, printable(text))
@@ -145,13 +130,13 @@ func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
 	row("offered", scopeNames(d.Offered)...)
 	row("no wider", d.Narrow)
 	row("call", j.Summary)
-	row("risk", risk.String())
-	for _, t := range j.Targets {
+	row("risk", in.risk().String())
+	for _, t := range in.targets() {
 		row("target", t.Key)
 	}
 	row("opaque", j.Opaque)
 	row("warning", j.Warnings...)
-	row("egress", append([]string{j.Egress.Kind.String()}, j.Egress.Hosts...)...)
+	row("egress", append([]string{in.egress().String()}, j.Egress.Hosts...)...)
 	row("network", strconv.FormatBool(j.Network))
 	row("writes", j.Writes...)
 	fmt.Fprintln(w, "\nstep        vote  reason")
@@ -162,7 +147,7 @@ func printExplain(w io.Writer, d Decision, j tools.Judgement, risk tools.Risk) {
 
 // lintPolicy reports entries that do nothing, or more than they seem to. list
 // are the tools present here.
-func lintPolicy(s policySettings, list []tools.Tool) ([]string, error) {
+func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 	var names []string
 	for _, t := range list {
 		names = append(names, t.Name)
@@ -344,55 +329,40 @@ func (g *glob) covers(b *glob) bool {
 	return strings.Trim(string(p[i:]), "*") == ""
 }
 
-// cmdApprovals is "picket approvals".
-func cmdApprovals(ctx context.Context, a *Approvals, args []string, stdout, stderr io.Writer) int {
-	verb := "list"
-	if len(args) > 0 {
-		verb, args = args[0], args[1:]
+// An approvalsAction is what a command does once the approvals are open.
+type approvalsAction func(ctx context.Context, a *Approvals, stdout, stderr io.Writer) error
+
+// parseApprovals reads the words after "picket approvals". An error is one of
+// usage. A list writes nothing.
+func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
+	if len(args) == 0 {
+		args = []string{"list"}
 	}
 	ans := Answer{By: "cli"}
-	switch {
-	case verb == "list" && len(args) == 0:
-		open, _, err := a.List(ctx)
-		for _, q := range open {
-			printQuestion(stdout, q)
-		}
-		if err == nil && len(open) == 0 {
-			fmt.Fprintln(stderr, "no question waits")
-		}
-		return failure(stderr, err)
-	case verb == "watch" && len(args) == 0:
-		return failure(stderr, a.watch(ctx, stdout))
-	case verb == "deny" && len(args) > 0:
-		ans.Reason = strings.Join(args[1:], " ")
-	case verb == "allow" && (len(args) == 1 || len(args) == 3 && args[1] == "--for"):
-		ans.Allow = true
-		if len(args) == 3 {
-			scope, ok := tools.ParseScope(args[2])
-			if !ok {
-				fmt.Fprintf(stderr, "picket: %q is none of once, task, session, 24h, always\n", args[2])
-				return 2
+	switch verb := args[0]; {
+	case verb == "list" && len(args) == 1:
+		return func(ctx context.Context, a *Approvals, stdout, stderr io.Writer) error {
+			open, _, err := a.List(ctx)
+			for _, q := range open {
+				printQuestion(stdout, q)
 			}
-			ans.Scope = scope
+			return err
+		}, true, nil
+	case verb == "watch" && len(args) == 1:
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error { return a.watch(ctx, stdout) }, false, nil
+	case verb == "deny" && len(args) > 1:
+		ans.Reason = strings.Join(args[2:], " ")
+	case verb == "allow" && (len(args) == 2 || len(args) == 4 && args[2] == "--for"):
+		if ans.Allow = true; len(args) == 4 {
+			var ok bool
+			if ans.Scope, ok = tools.ParseScope(args[3]); !ok {
+				return nil, false, fmt.Errorf("%q is none of once, task, session, 24h, always", args[3])
+			}
 		}
 	default:
-		fmt.Fprintln(stderr, "usage: picket approvals [list | watch | allow ID [--for once|task|session|24h|always] | deny ID [REASON…]]")
-		return 2
+		return nil, false, errors.New("approvals takes list, watch, allow ID [--for once|task|session|24h|always] or deny ID [REASON…]")
 	}
-	return failure(stderr, a.Answer(ctx, args[0], "", ans))
-}
-
-// failure prints an error and returns the exit code.
-func failure(stderr io.Writer, err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errAudit):
-		fmt.Fprintf(stderr, "picket: %s\n", printable(err.Error()))
-		return 4
-	}
-	fmt.Fprintf(stderr, "picket: %s\n", printable(err.Error()))
-	return 1
+	return func(ctx context.Context, a *Approvals, _, _ io.Writer) error { return a.Answer(ctx, args[1], "", ans) }, false, nil
 }
 
 func printQuestion(w io.Writer, q Question) {
@@ -431,35 +401,32 @@ func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// cmdGrants is "picket grants".
-func cmdGrants(ctx context.Context, a *Approvals, args []string, stdout, stderr io.Writer) int {
-	var err error
-	n := 0
+// parseGrants does the same for "picket grants".
+func parseGrants(args []string) (do approvalsAction, list bool, err error) {
+	key := ""
 	switch {
 	case len(args) == 0 || len(args) == 1 && args[0] == "list":
-		var grants []Grant
-		_, grants, err = a.List(ctx)
-		printGrants(stdout, grants)
-		if why := a.Trouble(); why != "" && err == nil {
-			err = fmt.Errorf("none of them holds: %s", why)
-		}
-		return failure(stderr, err)
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+			_, grants, err := a.List(ctx)
+			for _, g := range grants {
+				fmt.Fprintf(stdout, "%s  given %s\n", printable(effect(g.Scope, []Grant{g})), g.Given.Local().Format(time.DateTime))
+			}
+			if why := a.Trouble(); why != "" && err == nil {
+				err = fmt.Errorf("none of them holds: %s", why)
+			}
+			return err
+		}, true, nil
 	case len(args) == 2 && args[0] == "revoke" && args[1] != "":
-		n, err = a.Revoke(ctx, args[1])
+		key = args[1]
 	case len(args) == 1 && args[0] == "clear":
-		n, err = a.Revoke(ctx, "")
 	default:
-		fmt.Fprintln(stderr, "usage: picket grants [list | revoke KEY | clear]")
-		return 2
+		return nil, false, errors.New("grants takes list, revoke KEY or clear")
 	}
-	if err == nil {
-		fmt.Fprintf(stderr, "%d revoked\n", n)
-	}
-	return failure(stderr, err)
-}
-
-func printGrants(w io.Writer, grants []Grant) {
-	for _, g := range grants {
-		fmt.Fprintf(w, "%s  given %s\n", printable(effect(g.Scope, []Grant{g})), g.Given.Local().Format(time.DateTime))
-	}
+	return func(ctx context.Context, a *Approvals, _, stderr io.Writer) error {
+		n, err := a.Revoke(ctx, key)
+		if err == nil {
+			fmt.Fprintf(stderr, "%d revoked\n", n)
+		}
+		return err
+	}, false, nil
 }

@@ -62,7 +62,7 @@ func newGateRig(t *testing.T) *gateRig {
 			}
 			return tools.Output{Text: "done"}
 		}}
-	policy, err := compilePolicy(policySettings{Mode: "ask", TaintTracking: true}, []string{"act"})
+	policy, err := compilePolicy(sentinelConfig{Mode: "ask", TaintTracking: true}, []string{"act"})
 	if err != nil {
 		t.Fatal(err)
 	}

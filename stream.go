@@ -272,6 +272,9 @@ func (r *replyReader) chunk(event string, raw []byte) error {
 }
 
 func (r *replyReader) addUsage(raw []byte) {
+	if noValue(raw) {
+		return
+	}
 	v := pick(raw, "prompt_tokens", "completion_tokens", "total_tokens")
 	for i, to := range []*int{&r.usage.In, &r.usage.Out, &r.usage.Total} {
 		if f, err := strconv.ParseFloat(string(v[i]), 64); err == nil && f >= 1 && f < 1<<40 {

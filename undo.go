@@ -55,7 +55,7 @@ func keepUndo(dir string, callID, path string, prev, next []byte) error {
 	entry := undoEntry{Path: path, Time: time.Now().UTC(), New: prev == nil, Next: hexDigest(next), Size: int64(len(next))}
 	if !entry.New {
 		entry.Prev = hexDigest(prev)
-		if err := writeNew(filepath.Join(dir, callID+".prev"), prev); err != nil {
+		if err := writeOnce(filepath.Join(dir, callID+".prev"), prev); err != nil {
 			return err
 		}
 	}
@@ -63,11 +63,21 @@ func keepUndo(dir string, callID, path string, prev, next []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := writeNew(filepath.Join(dir, callID+".json"), append(line, '\n')); err != nil {
+	if err := writeOnce(filepath.Join(dir, callID+".json"), append(line, '\n')); err != nil {
 		return err
 	}
 	pruneUndo(dir, callID, entry.Time)
 	return nil
+}
+
+// writeOnce makes a file that must not exist yet.
+func writeOnce(path string, data []byte) error {
+	f, err := createFile(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func hexDigest(b []byte) string {

@@ -152,7 +152,7 @@ func TestBlocksAreJoined(t *testing.T) {
 		wantVerify(t, dir, auditProven)
 		runtime.GOMAXPROCS(old)
 	}
-	for off := blockSize - 20000; off < blockSize+20000; off += 997 {
+	for off := blockSize - 20000; off < blockSize+20000; off += 4001 {
 		b := bytes.Clone(good)
 		b[off] ^= 1
 		writeTestFile(t, path, b)

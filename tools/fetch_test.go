@@ -154,7 +154,7 @@ func TestFetchNamesWhatIsNoText(t *testing.T) {
 func TestFetchErrorStatusKeepsTheText(t *testing.T) {
 	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		w.WriteHeader(404)
+		w.WriteHeader(http.StatusNotFound)
 		io.WriteString(w, "<p>no such entry")
 	})
 	out := b.do(t, map[string]any{"url": b.url("site.test", "/x")})
@@ -187,19 +187,18 @@ func TestFetchCutsAtMaxChars(t *testing.T) {
 
 // A small body that unpacks to a huge one is read up to the limit and no further.
 func TestFetchBoundsDecompression(t *testing.T) {
-	var bomb bytes.Buffer
-	z := gzip.NewWriter(&bomb)
-	for range 256 {
-		z.Write(make([]byte, 1<<20))
-	}
+	var member bytes.Buffer
+	z := gzip.NewWriter(&member)
+	z.Write(bytes.Repeat([]byte("a"), 1<<20))
 	z.Close()
+	bomb := bytes.Repeat(member.Bytes(), 256)
 	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept-Encoding") != "gzip" {
 			t.Errorf("accepts %q", r.Header.Get("Accept-Encoding"))
 		}
 		w.Header().Set("Content-Type", "text/plain")
 		w.Header().Set("Content-Encoding", "gzip")
-		w.Write(bomb.Bytes())
+		w.Write(bomb)
 	})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -235,7 +234,7 @@ func TestFetchRedirects(t *testing.T) {
 		}
 		if to := r.URL.Query().Get("to"); to != "" {
 			w.Header().Set("Location", strings.ReplaceAll(to, "PORT", fmt.Sprint(b.addr.Port())))
-			w.WriteHeader(302)
+			w.WriteHeader(http.StatusFound)
 			return
 		}
 		io.WriteString(w, "arrived")
@@ -274,7 +273,7 @@ func TestFetchRedirects(t *testing.T) {
 
 func TestFetchLimitsRedirects(t *testing.T) {
 	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, r.URL.Path+"x", 301)
+		http.Redirect(w, r, r.URL.Path+"x", http.StatusMovedPermanently)
 	})
 	out := b.do(t, map[string]any{"url": b.url("a.test", "/")})
 	if !strings.Contains(out.Err, "redirects more than 5 times") || len(b.seen) != 6 || len(b.hops) != 5 {
@@ -283,7 +282,7 @@ func TestFetchLimitsRedirects(t *testing.T) {
 }
 
 func TestFetchWithoutHopFollowsNothing(t *testing.T) {
-	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/y", 302) })
+	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/y", http.StatusFound) })
 	out := b.run(t.Context(), fetchCall(t, map[string]any{"url": b.url("a.test", "/x")}))
 	if out.Err == "" || len(b.seen) != 1 {
 		t.Errorf("%q, %q", out.Err, b.seen)
@@ -297,11 +296,11 @@ func TestFetchHeadersStayWithTheirHost(t *testing.T) {
 		got = append(got, r.Host[:strings.IndexByte(r.Host, ':')]+r.URL.Path+"="+r.Header.Get("X-Api-Key")+r.Header.Get("Authorization")+r.Header.Get("Cookie"))
 		switch r.URL.Path {
 		case "/1":
-			http.Redirect(w, r, "/2", 302)
+			http.Redirect(w, r, "/2", http.StatusFound)
 		case "/2":
-			http.Redirect(w, r, b.url("b.test", "/3"), 307)
+			http.Redirect(w, r, b.url("b.test", "/3"), http.StatusTemporaryRedirect)
 		case "/3":
-			http.Redirect(w, r, b.url("a.test", "/4"), 308)
+			http.Redirect(w, r, b.url("a.test", "/4"), http.StatusPermanentRedirect)
 		}
 	})
 	b.do(t, map[string]any{"url": b.url("a.test", "/1"), "headers": map[string]string{"x-api-key": "K", "authorization": "A", "Cookie": "C"}})
@@ -315,7 +314,7 @@ func TestFetchHeadersStayWithTheirHost(t *testing.T) {
 func TestFetchChecksEachConnection(t *testing.T) {
 	var b *fetchBench
 	b = newFetchBench(t, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, b.url(r.URL.Query().Get("next"), "/x"), 302)
+		http.Redirect(w, r, b.url(r.URL.Query().Get("next"), "/x"), http.StatusFound)
 	})
 	inside, connections := listener(t)
 	lookups := map[string]int{}
@@ -378,9 +377,9 @@ func TestFetchErrorsHoldNoQuery(t *testing.T) {
 			c, _, _ := w.(http.Hijacker).Hijack()
 			c.Close()
 		case "/loop":
-			http.Redirect(w, r, r.URL.RequestURI(), 302)
+			http.Redirect(w, r, r.URL.RequestURI(), http.StatusFound)
 		case "/away":
-			http.Redirect(w, r, "ftp://x.test"+r.URL.RequestURI(), 302)
+			http.Redirect(w, r, "ftp://x.test"+r.URL.RequestURI(), http.StatusFound)
 		}
 	})
 	allow := b.guard.testOnlyAllow
@@ -401,7 +400,7 @@ func TestFetchOverTLS(t *testing.T) {
 	b := newFetchBench(t, nil)
 	secure := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/down" {
-			http.Redirect(w, r, b.url("example.com", "/"), 302)
+			http.Redirect(w, r, b.url("example.com", "/"), http.StatusFound)
 			return
 		}
 		io.WriteString(w, r.Host+r.Header.Get("X-Key"))
@@ -506,7 +505,7 @@ func TestFetchJudgement(t *testing.T) {
 	if j.Risk != Moderate || j.Refuse != "" || j.Sends || !j.ReadsUntrusted || j.ReadsPrivate || j.URL != "https://example.com/a?b=c" ||
 		j.RequestBytes != len(j.URL) || j.Egress.Kind != EgressHosts || !slices.Equal(j.Egress.Hosts, []string{"example.com"}) ||
 		len(j.Targets) != 1 || j.Targets[0] != (Target{Key: "web_fetch:example.com", Widest: Always}) || j.Widest != Always ||
-		j.Summary != "GET https://example.com/a?b=c" {
+		j.Summary != "web_fetch https://example.com/a?b=c" {
 		t.Errorf("%+v", j)
 	}
 	if j := fetchCall(t, map[string]any{"url": "https://example.com:8443/"}).Judgement; j.Targets[0].Key != "web_fetch:example.com:8443" || j.Egress.Hosts[0] != "example.com:8443" {

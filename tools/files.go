@@ -44,6 +44,7 @@ var Files = Tool{
 	Egress: EgressNone,
 	Assess: assessFiles,
 	Judge:  judgeFiles,
+	Change: filesChange,
 	Run:    runFiles,
 }
 
@@ -373,59 +374,103 @@ func showName(name string) string {
 	return name
 }
 
-// change runs write, append and edit.
-func (t *target) change(name string, call *Call) (Output, error) {
+// An edit is what a call makes of a file.
+type edit struct {
+	dir        *os.Root // its folder; the caller closes it
+	base       string
+	old        fs.FileInfo // nil: there is no such file
+	prev, next []byte      // prev is nil too if the file is too large to be kept
+}
+
+// prepare reads what a call changes and works out what becomes of it. With
+// create it makes the folders that are missing.
+func (t *target) prepare(call *Call, create bool) (_ *edit, err error) {
 	if t.rel == "." {
-		return Output{}, errors.New("it is a folder")
+		return nil, errors.New("it is a folder")
 	}
 	action, content := call.Args.String("action"), []byte(call.Args.String("content"))
-	dir, err := descend(t.root, path.Dir(t.rel), action != "edit")
-	if err != nil {
-		return Output{}, err
+	e := &edit{base: path.Base(t.rel), next: content}
+	if e.dir, err = descend(t.root, path.Dir(t.rel), create && action != "edit"); err != nil {
+		return nil, err
 	}
-	defer dir.Close()
-	base := path.Base(t.rel)
-	var prev []byte // nil: there is no such file
-	f, old, err := OpenRegular(dir, base)
+	defer func() {
+		if err != nil {
+			e.dir.Close()
+		}
+	}()
+	f, old, err := OpenRegular(e.dir, e.base)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && action != "edit":
 	case err != nil:
-		return Output{}, err
+		return nil, err
 	default:
 		defer f.Close()
+		e.old = old
 		if old.Mode().Perm()&0o222 == 0 {
-			return Output{}, errors.New("it is read-only")
+			return nil, errors.New("it is read-only")
 		}
 		if old.Size() > MaxUndo {
 			if action != "write" || call.Judgement.Risk != Sensitive {
-				return Output{}, fmt.Errorf("it is larger than %d MiB: change it with a shell command", MaxUndo>>20)
+				return nil, fmt.Errorf("it is larger than %d MiB: change it with a shell command", MaxUndo>>20)
 			}
-		} else if prev, err = io.ReadAll(io.LimitReader(f, MaxUndo+1)); err != nil {
-			return Output{}, err
+		} else if e.prev, err = io.ReadAll(io.LimitReader(f, MaxUndo+1)); err != nil {
+			return nil, err
 		}
 	}
-	next := content
 	switch action {
 	case "append":
-		next = slices.Concat(prev, content)
+		e.next = slices.Concat(e.prev, content)
 	case "edit":
-		if next, err = editText(prev, []byte(call.Args.String("old")), content); err != nil {
-			return Output{}, err
+		if e.next, err = editText(e.prev, []byte(call.Args.String("old")), content); err != nil {
+			return nil, err
 		}
 	}
-	if old == nil || old.Size() <= MaxUndo {
+	return e, nil
+}
+
+// filesChange is Tool.Change of Files.
+func filesChange(call *Call) (FileChange, bool) {
+	if !changes(call.Args.String("action")) || len(call.Plan.Paths) != 1 {
+		return FileChange{}, false
+	}
+	change := FileChange{Path: call.Plan.Paths[0].Name, Created: true, New: call.Args.String("content")}
+	t, err := locate(call)
+	if err != nil {
+		return FileChange{}, false
+	}
+	defer t.root.Close()
+	e, err := t.prepare(call, false)
+	if err != nil { // a new file in a new folder is one too
+		return change, errors.Is(err, fs.ErrNotExist) && call.Args.String("action") != "edit"
+	}
+	defer e.dir.Close()
+	if e.old == nil {
+		return change, true
+	}
+	change.Created, change.Old, change.New = false, string(e.prev), string(e.next)
+	return change, e.prev != nil && utf8.Valid(e.prev)
+}
+
+// change runs write, append and edit.
+func (t *target) change(name string, call *Call) (Output, error) {
+	e, err := t.prepare(call, true)
+	if err != nil {
+		return Output{}, err
+	}
+	defer e.dir.Close()
+	if e.old == nil || e.prev != nil {
 		if call.Host.Keep == nil {
 			return Output{}, errors.New("its previous content cannot be kept")
 		}
-		if err := call.Host.Keep(t.path, prev, next); err != nil {
+		if err := call.Host.Keep(t.path, e.prev, e.next); err != nil {
 			return Output{}, fmt.Errorf("its previous content cannot be kept: %w", err)
 		}
 	}
-	if err := ReplaceFile(dir, base, old, next); err != nil {
+	if err := ReplaceFile(e.dir, e.base, e.old, e.next); err != nil {
 		return Output{}, err
 	}
-	out := Output{Text: fmt.Sprintf("%s: %d bytes", name, len(next))}
-	if old == nil {
+	out := Output{Text: fmt.Sprintf("%s: %d bytes", name, len(e.next))}
+	if e.old == nil {
 		out.Text += ", new"
 	}
 	if why := runLater(t.rel); why != "" {

@@ -1,3 +1,5 @@
+//go:build unix
+
 package tools
 
 import (
@@ -199,7 +201,7 @@ func TestFilesJudgement(t *testing.T) {
 			t.Errorf("%q is not among %q", form, j.Forms["path"])
 		}
 	}
-	if !slices.Equal(j.Bound, []string{b.ws + "/a"}) || !strings.Contains(j.Summary, "read ./link → "+b.ws+"/a") {
+	if !slices.Equal(j.Bound, []string{b.ws + "/a"}) || !strings.Contains(j.Summary, "files read ./link → "+b.ws+"/a") {
 		t.Errorf("%+v", j)
 	}
 	args := Args{Values: map[string]any{"action": "read", "path": "a"}}
@@ -400,6 +402,35 @@ func TestFilesWriteAppendEdit(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Join(b.ws, "new/dir"))
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestFilesChangeForTheQuestion(t *testing.T) {
+	b := newFilesBench(t)
+	b.put("app/f", "one\ntwo\n")
+	b.put("app/bin", "\xff")
+	for _, c := range []struct {
+		name   string
+		values []any
+		want   FileChange
+		ok     bool
+	}{
+		{"edit", []any{"action", "edit", "path", "f", "old", "two", "content", "2"}, FileChange{Path: "f", Old: "one\ntwo\n", New: "one\n2\n"}, true},
+		{"append", []any{"action", "append", "path", "f", "content", "x"}, FileChange{Path: "f", Old: "one\ntwo\n", New: "one\ntwo\nx"}, true},
+		{"new file in a new folder", []any{"action", "write", "path", "new/g", "content", "x"}, FileChange{Path: "new/g", Created: true, New: "x"}, true},
+		{"edit that would fail", []any{"action", "edit", "path", "f", "old", "three", "content", "3"}, FileChange{}, false},
+		{"edit of nothing", []any{"action", "edit", "path", "new/g", "old", "three", "content", "3"}, FileChange{}, false},
+		{"not text", []any{"action", "write", "path", "bin", "content", "3"}, FileChange{}, false},
+		{"outside", []any{"action", "write", "path", "../app-evil/x", "content", "3"}, FileChange{}, false},
+		{"protected", []any{"action", "write", "path", "data/vault.enc", "content", "3"}, FileChange{}, false},
+		{"read", []any{"action", "read", "path", "f"}, FileChange{}, false},
+	} {
+		if got, ok := Files.Change(b.call(c.values...)); ok != c.ok || ok && got != c.want {
+			t.Errorf("%s: %+v, %v", c.name, got, ok)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(b.ws, "new")); err == nil || b.get("app/f") != "one\ntwo\n" || len(b.kept) > 0 {
+		t.Error("asking changed something")
 	}
 }
 

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,8 @@ import (
 // elements hidden by an attribute or an inline style, invisible characters. What
 // a style sheet hides cannot be told and stays.
 func htmlText(page []byte, base URL, limit int) (title, text string) {
-	w := &textWriter{base: base, origin: base.origin(), out: make([]byte, 0, min(len(page)/2, limit)+64)}
+	w := &textWriter{out: make([]byte, 0, min(len(page)*3/4, limit)+64)}
+	w.setBase(base)
 	z := html.NewTokenizer(bytes.NewReader(page))
 	raw := false // the text that comes is a script or the like
 	for len(w.out) <= limit {
@@ -33,20 +35,23 @@ func htmlText(page []byte, base URL, limit int) (title, text string) {
 			}
 			raw = false
 		case html.StartTagToken:
-			raw = w.start(z, false)
+			raw = w.start(z.Raw()[1:], false)
 		case html.SelfClosingTagToken:
-			raw = w.start(z, true)
+			raw = w.start(z.Raw()[1:], true)
 		case html.EndTagToken:
-			w.end(tagName(z.Raw()[1:]))
+			w.end(tagName(z.Raw()[2:]))
 		}
 	}
 	return w.finish()
 }
 
+const maxLists = 8 // deeper ones are indented as this
+
 type textWriter struct {
 	out    []byte
 	base   URL
 	origin string // of base
+	folder string // of base: what a relative reference is appended to
 
 	breaks  int    // line breaks due before the next word
 	space   bool   // a blank is due before the next word
@@ -63,11 +68,14 @@ type textWriter struct {
 	inTitle bool
 }
 
+func (w *textWriter) setBase(u URL) {
+	w.base, w.origin = u, u.origin()
+	w.folder = w.origin + u.Path[:strings.LastIndexByte(u.Path, '/')+1]
+}
+
 func (w *textWriter) finish() (title, text string) {
 	w.closeLink()
-	if w.pre {
-		w.endPre()
-	}
+	w.endPre()
 	return string(bytes.TrimSpace(w.title)), string(bytes.TrimSpace(w.out))
 }
 
@@ -98,48 +106,59 @@ func (w *textWriter) text(b []byte) {
 		return
 	}
 	for i := 0; i < len(b); {
-		c := b[i]
-		if c <= ' ' {
-			if w.pre && (c == '\n' || c == ' ' || c == '\t') {
-				w.due()
-				w.out = append(w.out, c)
-			} else {
-				w.space = true
-			}
-			i++
+		if j := plainEnd(b, i); j > i {
+			w.plain(b[i:j])
+			i = j
 			continue
 		}
-		j := i
-		for j < len(b) && b[j] < 0x7f && (b[j] > ' ' || b[j] == ' ' && j > i && j+1 < len(b) && b[j+1] > ' ' && b[j+1] < 0x7f) {
-			j++ // words with single blanks between them
-		}
-		if j == i { // not ASCII, or DEL
-			r, n := utf8.DecodeRune(b[i:])
-			j += n
-			if r == 0x7f || !w.keeps(r) {
-				i = j
-				continue
-			}
-			if r == utf8.RuneError && n == 1 { // else what is left out could join two halves
-				w.due()
-				w.out = append(w.out, "\ufffd"...)
-				i = j
-				continue
-			}
-			if unicode.IsSpace(r) && !w.pre {
-				w.space = true
-				i = j
-				continue
-			}
-		} else {
-			w.joiner = false
-		}
-		if w.breaks > 0 || w.space || len(w.link) > 0 {
+		r, n := utf8.DecodeRune(b[i:])
+		i += n
+		switch {
+		case r <= ' ' && (!w.pre || r != '\n' && r != '\t' && r != ' '):
+			w.space = true
+		case !w.keeps(r):
+		case unicode.IsSpace(r) && !w.pre:
+			w.space = true
+		default: // with U+FFFD for what is not UTF-8, or its bytes could be joined by what is left out
 			w.due()
+			w.out = utf8.AppendRune(w.out, r)
 		}
-		w.out = append(w.out, b[i:j]...)
-		i = j
 	}
+}
+
+// plain takes in printable ASCII without two blanks in a row.
+func (w *textWriter) plain(s []byte) {
+	w.joiner = false
+	if s[0] == ' ' && !w.pre {
+		w.space = true
+		if s = s[1:]; len(s) == 0 {
+			return
+		}
+	}
+	if w.breaks > 0 || w.space || len(w.link) > 0 {
+		w.due()
+	}
+	if w.out = append(w.out, s...); s[len(s)-1] == ' ' && !w.pre {
+		w.out, w.space = w.out[:len(w.out)-1], true
+	}
+}
+
+// plainEnd returns the index of the first byte from i on that is not printable
+// ASCII or is a blank before another. It looks at eight bytes at a time.
+func plainEnd(b []byte, i int) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 < len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		del, blank := x^0x7f*ones, x^0x20*ones // have a zero byte where x has that character
+		blank = (blank - ones) &^ blank & highs
+		if (x|(x-0x20*ones)|(del-ones)&^del)&highs != 0 || blank&(blank>>8) != 0 || blank>>63 != 0 && b[i+8] == ' ' {
+			break
+		}
+	}
+	for i < len(b) && b[i] >= ' ' && b[i] < 0x7f && (b[i] != ' ' || i+1 == len(b) || b[i+1] != ' ') {
+		i++
+	}
+	return i
 }
 
 func (w *textWriter) keeps(r rune) bool {
@@ -194,33 +213,24 @@ func (w *textWriter) block(breaks int) {
 type layout uint8
 
 const (
-	inline layout = iota
-	line          // begins a line
-	paragraph
-	heading
-	list
-	special   // its attributes matter
-	unseen    // with all that it holds
-	rawUnseen // and what it holds is one text
-	void      // unseen, and holds nothing
+	inline    layout = iota
+	line             // begins a line
+	paragraph        // has a blank line around it
+	unseen           // with all that it holds
+	rawUnseen        // and what it holds is one text
+	void             // unseen, and holds nothing
 )
 
 func layoutOf(name []byte) layout {
 	switch string(name) {
-	case "a", "img", "ol", "base", "dialog":
-		return special
-	case "b", "i", "em", "strong", "span", "code", "br":
+	case "a", "b", "i", "em", "strong", "span", "code", "br", "img":
 		return inline
 	case "div", "section", "article", "header", "footer", "main", "aside", "nav", "form", "fieldset", "figure",
-		"figcaption", "address", "dt", "dd", "tr", "li", "details", "summary", "option", "caption", "legend",
+		"figcaption", "address", "dt", "dd", "tr", "li", "ul", "ol", "details", "summary", "option", "caption", "legend",
 		"tbody", "thead", "tfoot", "body", "html", "center", "hgroup", "search", "select", "optgroup", "menu":
 		return line
-	case "p", "blockquote", "pre", "table", "dl", "hr":
+	case "p", "blockquote", "pre", "table", "dl", "hr", "h1", "h2", "h3", "h4", "h5", "h6":
 		return paragraph
-	case "h1", "h2", "h3", "h4", "h5", "h6":
-		return heading
-	case "ul":
-		return list
 	case "script", "style", "iframe", "noembed", "noframes":
 		return rawUnseen
 	case "noscript", "template", "svg", "object", "audio", "video", "canvas", "datalist":
@@ -231,27 +241,9 @@ func layoutOf(name []byte) layout {
 	return inline
 }
 
-// tagName returns the lower-case name at the start of a tag without its "<" or
-// "</". The tokenizer's own method copies each name several times.
-func tagName(tag []byte) []byte {
-	if tag[0] == '/' {
-		tag = tag[1:]
-	}
-	end, upper := 0, false
-	for end < len(tag) && tag[end] > ' ' && tag[end] != '/' && tag[end] != '>' {
-		upper = upper || tag[end] >= 'A' && tag[end] <= 'Z'
-		end++
-	}
-	if upper {
-		return bytes.ToLower(tag[:end])
-	}
-	return tag[:end]
-}
-
 // start takes a start tag in. It reports whether raw text follows that is not
 // to be shown.
-func (w *textWriter) start(z *html.Tokenizer, selfClosing bool) (raw bool) {
-	tag := z.Raw()[1:]
+func (w *textWriter) start(tag []byte, selfClosing bool) (raw bool) {
 	name := tagName(tag)
 	kind := layoutOf(name)
 	if len(w.hidden) > 0 {
@@ -264,10 +256,7 @@ func (w *textWriter) start(z *html.Tokenizer, selfClosing bool) (raw bool) {
 	if kind == rawUnseen {
 		return true
 	}
-	var a attributes
-	if len(tag) > len(name)+1 {
-		a.read(tag[len(name):])
-	}
+	a := readAttributes(tag[len(name):])
 	if kind == unseen || a.hidden || string(name) == "dialog" && !a.open {
 		w.enterHidden(name, selfClosing)
 		return false
@@ -275,31 +264,139 @@ func (w *textWriter) start(z *html.Tokenizer, selfClosing bool) (raw bool) {
 	switch kind {
 	case line:
 		w.block(1)
-		w.startLine(name)
 	case paragraph:
 		w.block(2)
-		switch string(name) {
-		case "pre":
-			w.due()
-			w.out = append(w.out, "```\n"...)
-			w.pre = true
-		case "hr":
-			w.due()
-			w.out = append(w.out, "---"...)
-			w.block(2)
-		}
-	case heading:
-		w.block(2)
-		w.prefix = "######"[:name[1]-'0'] + " "
-	case list:
-		w.block(1)
-		w.openList(-1)
-	case inline:
-		w.startInline(name)
-	case special:
-		w.startSpecial(name, &a)
 	}
+	w.mark(name, &a)
 	return false
+}
+
+// mark writes, or makes due, what stands for the start of an element.
+func (w *textWriter) mark(name []byte, a *attributes) {
+	switch string(name) {
+	case "a":
+		w.closeLink()
+		w.setLink(a.href)
+	case "img":
+		if len(a.alt) > 0 {
+			w.text([]byte("[image: "))
+			w.text(a.alt)
+			w.text([]byte("]"))
+		}
+	case "br":
+		if w.pre {
+			w.out = append(w.out, '\n')
+		} else {
+			w.block(1)
+		}
+	case "h1", "h2", "h3", "h4", "h5", "h6":
+		w.prefix = "###### "['6'-name[1]:]
+	case "ul", "ol":
+		number := -1
+		if string(name) == "ol" {
+			n, err := strconv.ParseUint(string(a.start), 10, 31)
+			if number = int(n); err != nil {
+				number = 1
+			}
+		}
+		if len(w.lists) < maxLists {
+			w.lists = append(w.lists, number)
+		}
+	case "li":
+		const indent = "              - " // of the deepest list
+		inner := max(len(w.lists)-1, 0)
+		w.prefix = indent[2*(maxLists-1-inner):]
+		if inner < len(w.lists) && w.lists[inner] >= 0 {
+			w.prefix = indent[:2*inner] + strconv.Itoa(w.lists[inner]) + ". "
+			w.lists[inner]++
+		}
+	case "tr":
+		w.cells = 0
+	case "td", "th":
+		if w.cells++; w.cells > 1 {
+			w.space = true
+			w.due()
+			w.out = append(w.out, '|')
+			w.space = true
+		}
+	case "pre":
+		w.due()
+		w.out = append(w.out, "```\n"...)
+		w.pre = true
+	case "hr":
+		w.due()
+		w.out = append(w.out, "---"...)
+		w.block(2)
+	case "title":
+		w.inTitle = w.title == nil
+	case "base":
+		if b, err := w.base.Resolve(string(a.href)); err == nil && len(a.href) > 0 {
+			w.setBase(b)
+		}
+	}
+}
+
+func (w *textWriter) end(name []byte) {
+	if len(w.hidden) > 0 {
+		w.leaveHidden(name)
+		return
+	}
+	kind := layoutOf(name)
+	switch string(name) {
+	case "a":
+		w.closeLink()
+	case "pre":
+		w.endPre()
+	case "ul", "ol":
+		if w.lists = w.lists[:max(len(w.lists)-1, 0)]; len(w.lists) == 0 {
+			kind = paragraph
+		}
+	case "title":
+		w.inTitle = false
+	}
+	switch kind {
+	case line:
+		w.block(1)
+	case paragraph:
+		w.prefix = "" // of a heading without words
+		w.block(2)
+	}
+}
+
+func (w *textWriter) endPre() {
+	if !w.pre {
+		return
+	}
+	w.pre = false
+	if n := len(w.out); n > 0 && w.out[n-1] != '\n' {
+		w.out = append(w.out, '\n')
+	}
+	w.out = append(w.out, "```"...)
+}
+
+// tagName returns the lower-case name at the start of a tag without its "<" or
+// "</". Here and below tags are read from their bytes, as the tokenizer's own
+// methods copy each name and value several times.
+func tagName(tag []byte) []byte {
+	end := 0
+	for end < len(tag) && tag[end] > ' ' && tag[end] != '/' && tag[end] != '>' {
+		end++
+	}
+	return lower(tag[:end])
+}
+
+// lower returns an ASCII name in lower case, of the same length whatever it holds.
+func lower(name []byte) []byte {
+	if !slices.ContainsFunc(name, func(c byte) bool { return c >= 'A' && c <= 'Z' }) {
+		return name
+	}
+	name = bytes.Clone(name)
+	for i, c := range name {
+		if c >= 'A' && c <= 'Z' {
+			name[i] = c | 0x20
+		}
+	}
+	return name
 }
 
 // attributes are those of a tag that matter.
@@ -308,47 +405,49 @@ type attributes struct {
 	href, alt, start []byte
 }
 
-func (a *attributes) read(tag []byte) {
+func readAttributes(tag []byte) (a attributes) {
 	for len(tag) > 1 { // the last byte is ">"
 		var key, val []byte
 		key, val, tag = nextAttribute(tag)
-		switch len(key) {
-		case 3:
-			a.set(&a.alt, key, "alt", val)
-		case 4:
-			a.set(&a.href, key, "href", val)
-			a.open = a.open || equalFold(key, "open")
-		case 5:
-			a.set(&a.start, key, "start", val)
-			a.hidden = a.hidden || equalFold(key, "style") && hidingStyle(html.UnescapeString(string(val)))
-		case 6:
-			a.hidden = a.hidden || equalFold(key, "hidden")
+		switch string(lower(key)) {
+		case "hidden":
+			a.hidden = true
+		case "style":
+			a.hidden = a.hidden || hidingStyle(string(unescape(val)))
+		case "open":
+			a.open = true
+		case "href":
+			a.href = unescape(val)
+		case "alt":
+			a.alt = unescape(val)
+		case "start":
+			a.start = val
 		}
 	}
+	return a
 }
 
-func (a *attributes) set(field *[]byte, key []byte, name string, val []byte) {
-	if *field == nil && equalFold(key, name) {
-		if *field = val; bytes.IndexByte(val, '&') >= 0 {
-			*field = []byte(html.UnescapeString(string(val)))
-		}
+func unescape(val []byte) []byte {
+	if bytes.IndexByte(val, '&') < 0 {
+		return val
 	}
+	if bytes.Count(val, []byte("&")) == bytes.Count(val, []byte("&amp;")) {
+		return bytes.ReplaceAll(val, []byte("&amp;"), []byte("&")) // by far the most common
+	}
+	return []byte(html.UnescapeString(string(val)))
 }
 
-// equalFold compares with a lower-case name of the same length.
-func equalFold(key []byte, name string) bool {
-	return key[0]|0x20 == name[0] && strings.EqualFold(string(key), name)
-}
-
-// nextAttribute reads one attribute of a tag as the tokenizer does, whose own
-// method copies each several times.
+// nextAttribute reads one attribute of a tag as the tokenizer does.
 func nextAttribute(tag []byte) (key, val, rest []byte) {
 	i := 0
 	for i < len(tag) && (isBlank(tag[i]) || tag[i] == '/') {
 		i++
 	}
 	start := i
-	for i < len(tag) && !isBlank(tag[i]) && tag[i] != '/' && tag[i] != '>' && (tag[i] != '=' || i == start) {
+	if i < len(tag) && tag[i] == '=' {
+		i++ // is part of the name there
+	}
+	for i < len(tag) && inKey[tag[i]] {
 		i++
 	}
 	key = tag[start:i]
@@ -380,111 +479,15 @@ func nextAttribute(tag []byte) (key, val, rest []byte) {
 	return key, tag[start:i], tag[i:]
 }
 
+// inKey are the characters of an attribute's name.
+var inKey = func() (set [256]bool) {
+	for c := range set {
+		set[c] = !isBlank(byte(c)) && c != '/' && c != '>' && c != '='
+	}
+	return set
+}()
+
 func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f' }
-
-func (w *textWriter) startSpecial(name []byte, a *attributes) {
-	switch string(name) {
-	case "a":
-		w.closeLink()
-		w.setLink(a.href)
-	case "img":
-		if len(a.alt) > 0 {
-			w.text([]byte("[image: " + string(a.alt) + "]"))
-		}
-	case "ol":
-		w.block(1)
-		n, err := strconv.Atoi(string(a.start))
-		if err != nil || n < 0 {
-			n = 1
-		}
-		w.openList(n)
-	case "base":
-		if b, err := w.base.Resolve(string(a.href)); err == nil && len(a.href) > 0 {
-			w.base, w.origin = b, b.origin()
-		}
-	}
-}
-
-func (w *textWriter) openList(number int) {
-	if len(w.lists) < 8 {
-		w.lists = append(w.lists, number)
-	}
-}
-
-func (w *textWriter) startInline(name []byte) {
-	switch string(name) {
-	case "br":
-		if w.pre {
-			w.out = append(w.out, '\n')
-		} else {
-			w.breaks, w.space = max(w.breaks, 1), false
-		}
-	case "td", "th":
-		if w.cells++; w.cells > 1 {
-			w.space = true
-			w.due()
-			w.out = append(w.out, '|')
-			w.space = true
-		}
-	case "title":
-		w.inTitle = w.title == nil
-	}
-}
-
-func (w *textWriter) startLine(name []byte) {
-	switch string(name) {
-	case "li":
-		depth := len(w.lists)
-		w.prefix = strings.Repeat("  ", max(depth-1, 0)) + "- "
-		if depth > 0 && w.lists[depth-1] >= 0 {
-			w.prefix = strings.Repeat("  ", depth-1) + strconv.Itoa(w.lists[depth-1]) + ". "
-			w.lists[depth-1]++
-		}
-	case "tr":
-		w.cells = 0
-	}
-}
-
-func (w *textWriter) end(name []byte) {
-	if len(w.hidden) > 0 {
-		w.leaveHidden(name)
-		return
-	}
-	switch layoutOf(name) {
-	case line:
-		w.block(1)
-	case paragraph:
-		if string(name) == "pre" && w.pre {
-			w.endPre()
-		}
-		w.block(2)
-	case heading:
-		w.prefix = ""
-		w.block(2)
-	case list, special:
-		switch string(name) {
-		case "a":
-			w.closeLink()
-		case "ul", "ol":
-			if len(w.lists) > 0 {
-				w.lists = w.lists[:len(w.lists)-1]
-			}
-			w.block(2 - min(len(w.lists), 1))
-		}
-	case inline:
-		if w.inTitle && string(name) == "title" {
-			w.inTitle = false
-		}
-	}
-}
-
-func (w *textWriter) endPre() {
-	w.pre = false
-	if n := len(w.out); n > 0 && w.out[n-1] != '\n' {
-		w.out = append(w.out, '\n')
-	}
-	w.out = append(w.out, "```"...)
-}
 
 func (w *textWriter) closeLink() {
 	if w.opened {
@@ -502,15 +505,24 @@ func (w *textWriter) setLink(href []byte) {
 	if len(href) == 0 || href[0] == '#' || len(href) > 2000 {
 		return
 	}
-	if plainRef(href) {
-		if href[0] == '/' {
-			w.link = append(append(w.link, w.origin...), href...)
-			return
+	from, rest := w.folder, href
+	for bytes.HasPrefix(rest, []byte("../")) {
+		rest = rest[3:]
+		if len(from) > len(w.origin)+1 {
+			from = from[:strings.LastIndexByte(from[:len(from)-1], '/')+1]
 		}
-		if bytes.HasPrefix(href, []byte("http://")) || bytes.HasPrefix(href, []byte("https://")) {
-			w.link = append(w.link, href...)
-			return
-		}
+	}
+	switch {
+	case !plainRef(rest):
+	case bytes.HasPrefix(href, []byte("http://")) || bytes.HasPrefix(href, []byte("https://")):
+		w.link = append(w.link, href...)
+		return
+	case href[0] == '/':
+		w.link = append(append(w.link, w.origin...), href...)
+		return
+	case rest[0] != '?' && bytes.IndexByte(rest, ':') < 0:
+		w.link = append(append(w.link, from...), rest...)
+		return
 	}
 	if u, err := w.base.Resolve(strings.ReplaceAll(string(href), " ", "%20")); err == nil {
 		w.link = append(w.link, u.String()...)
@@ -518,16 +530,19 @@ func (w *textWriter) setLink(href []byte) {
 }
 
 // inRef are the characters of a reference that need no encoding.
-var inRef = func() (t [256]bool) {
-	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_~!$&*+,;=:?#./") {
-		t[c] = true
+var inRef = func() (set [256]bool) {
+	for c := byte('!'); c < 0x7f; c++ {
+		set[c] = strings.IndexByte("\"'()<>@[\\]^`{|}", c) < 0
 	}
-	return t
+	return set
 }()
 
 // plainRef reports whether a reference needs no encoding and has no empty or
-// dot segments but after its scheme.
+// dot segments but after its scheme. Most are such, and ParseURL takes its time.
 func plainRef(ref []byte) bool {
+	if len(ref) == 0 || ref[0] == '.' || ref[0] == '#' {
+		return false
+	}
 	for i, c := range ref {
 		if !inRef[c] || i > 0 && ref[i-1] == '/' && (c == '.' || c == '/' && (i < 5 || i > 7 || ref[i-2] != ':')) {
 			return false
@@ -581,7 +596,7 @@ func (w *textWriter) leaveHidden(name []byte) {
 	}
 	// The end of an element around it ends one whose own end tag is optional.
 	// Otherwise browsers ignore an end tag that fits nothing, and so does this.
-	if _, ok := impliedEnd[w.hidden[0]]; ok && layoutOf(name) >= line && layoutOf(name) <= list && string(name) != "p" {
+	if _, ok := impliedEnd[w.hidden[0]]; ok && (layoutOf(name) == line || layoutOf(name) == paragraph) && string(name) != "p" {
 		w.hidden = w.hidden[:0]
 		w.end(name)
 	}

@@ -94,11 +94,11 @@ func judgeRaw(t testing.TB, tool *Tool, raw []byte, boxed bool) Judgement {
 	t.Helper()
 	args, err := tool.Parse(raw)
 	if err != nil {
-		t.Fatalf("%s: %v", raw, err)
+		t.Fatalf("%.300s: %v", raw, err)
 	}
 	plan, err := tool.Assess(args)
 	if err != nil {
-		t.Fatalf("%s: %v", raw, err)
+		t.Fatalf("%.300s: %v", raw, err)
 	}
 	return tool.Judge(args, plan, factsFor(plan, boxed))
 }

@@ -9,6 +9,7 @@ import (
 const (
 	maxShellLine  = 8 << 10 // bytes
 	maxShellDepth = 32      // nested lists, substitutions included
+	maxCopies     = 4096    // a redirection for each command of a compound command
 )
 
 const wordChunk = 256 // words that are allocated together
@@ -124,6 +125,7 @@ type shellParser struct {
 	pending               []hereDoc
 	pendBase              int      // pending entries before it belong to commands around a substitution
 	heres, compounds      int      // here-documents and compound commands so far
+	copies                int      // redirections of compound commands recorded with the commands in them
 	arena                 []Word   // where commands that are not in another one's words keep their words
 	busy                  bool     // such a command is being read
 	buf                   []byte   // the texts of the words being read
@@ -175,8 +177,8 @@ func (p *shellParser) survey() {
 			ascii = false
 		}
 	}
-	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/16))
-	p.arena = make([]Word, 0, min(separators+blanks+wordChunk/16, wordChunk))
+	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/24))
+	p.arena = make([]Word, 0, min(separators+blanks, wordChunk))
 	if ascii {
 		return
 	}
@@ -294,7 +296,7 @@ func (p *shellParser) keyword() string {
 }
 
 // isKeyword knows the reserved words of both shells, but for "time": in bash it
-// starts a pipeline, in dash a program, see checkTime.
+// starts a pipeline, in dash a program, see opaqueTime.
 func isKeyword(w string) bool {
 	switch w {
 	case "!", "{", "}", "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
@@ -616,6 +618,10 @@ func (p *shellParser) trailing(first int) {
 	for p.blanks(); p.redir(&outer); p.blanks() {
 	}
 	for i := first; i < len(p.out.Commands) && outer != nil; i++ {
+		if p.copies += len(outer); p.copies > maxCopies {
+			p.stop("too many redirections around commands")
+			return
+		}
 		c := &p.out.Commands[i]
 		list := make([]Redir, 0, len(outer)+len(c.Redirs))
 		set := c.stdinSet
@@ -686,7 +692,7 @@ func (p *shellParser) room() ([]Word, bool) {
 		return nil, false
 	}
 	p.busy = true
-	if n := len(p.arena); cap(p.arena)-n < wordChunk/16 {
+	if len(p.arena) == cap(p.arena) {
 		p.arena = make([]Word, 0, wordChunk) // what the old one holds stays there
 	}
 	return p.arena[len(p.arena):], true
@@ -696,9 +702,8 @@ func (p *shellParser) room() ([]Word, bool) {
 func (p *shellParser) keep(words []Word, own bool) []Word {
 	if own {
 		p.busy = false
-		if n := len(p.arena) + len(words); n <= cap(p.arena) {
-			p.arena = p.arena[:n]
-		}
+		// If they outgrew it, append has moved them out of the arena.
+		p.arena = p.arena[:min(len(p.arena)+len(words), cap(p.arena))]
 	}
 	return words[:len(words):len(words)]
 }

@@ -253,6 +253,7 @@ var opaqueLines = []struct{ name, line, finds string }{
 	{"here-document in backquotes without end", "a `cat <<E`", "cat"},
 	{"delimiter and a parenthesis in a substitution", "a $(cat <<E\nx\nE)\nE\n)", "cat"},
 	{"delimiter of two lines", "cat <<EOF\nEO\\\nF\ncurl x\nEOF\n", "curl"},
+	{"delimiter of two lines with tabs", "cat <<-EOF\n\t\\\n\tEOF\ncurl x\nEOF\n", "curl"},
 	{"substitution over the end of a here-document", "cat <<E\n$(a\nE\ncurl x\n)\nE\n", "curl"},
 	{"here-document before a substitution of two lines", "cat <<E $(a\nE\ncurl x)\nE\n", "curl"},
 	{"here-document before a string of two lines", "cat <<E 'a\nE\ncurl x'\nE\n", "cat"},
@@ -312,6 +313,7 @@ var opaqueLines = []struct{ name, line, finds string }{
 	{"C1 control", "git status \u0085; curl x", "curl"},
 	{"invalid UTF-8", "git \xff; curl x", "curl"},
 	{"option for the shell", "-s; curl x", "curl"},
+	{"too many redirections", "{ " + strings.Repeat("a;", 100) + "curl x; } " + strings.Repeat("<b", 100), "curl"},
 	{"too long", "echo " + strings.Repeat("a ", 5000) + "; curl x", "curl"},
 	{"too deep", strings.Repeat("( ", 100) + "curl x" + strings.Repeat(")", 100), "curl"},
 	{"too deep in substitutions", strings.Repeat("a $(", 100) + "curl x" + strings.Repeat(")", 100), "curl"},
@@ -629,7 +631,7 @@ func FuzzParseShell(f *testing.F) {
 
 func TestShellGeneratedLines(t *testing.T) {
 	g := lineGenerator{r: rand.New(rand.NewPCG(11, 7))}
-	for range 20000 {
+	for range 6000 {
 		checkScript(t, g.line())
 	}
 }
@@ -637,7 +639,18 @@ func TestShellGeneratedLines(t *testing.T) {
 // TestShellSize feeds lines on which a parser that backtracks, or that copies
 // what encloses a command, would need far more time and memory than others.
 func TestShellSize(t *testing.T) {
-	const n = 200000
+	const n = 100000
+	for _, line := range []string{
+		"{ " + strings.Repeat("a;", n/2) + "} " + strings.Repeat("<b", n/2),
+		strings.Repeat("{ ", 30) + strings.Repeat("a <b;", n/5) + strings.Repeat("} <c <d <e;", 30),
+		"a <<E\n" + strings.Repeat("\\\n", n/2) + "E\n", "a <<E\n" + strings.Repeat("bcd\\\n", n/5) + "\nE\n",
+		strings.Repeat("a $(", 30) + strings.Repeat("eval b;", n/7) + strings.Repeat(")", 30),
+		strings.Repeat("{ ", 30) + strings.Repeat("a;", n/2) + strings.Repeat("} | b; ", 30),
+	} {
+		if s := ParseShell(line); s.Opaque == "" {
+			t.Errorf("%.40q... is not opaque", line)
+		}
+	}
 	for _, part := range []string{"(", "{ ", "$(", "a `", "a \"$(", "`\\`", "case x in x) ", "if a; then ", "a | ", "a & ", "a <<E\n", "a <<E; ", "$((", "\"", "'", "\\\n", "a\\\n",
 		"x=", "{a,", "[", "a && ", "! ", "for x in a; do ", "~", "$", "${x", "<", "2>&1 ", "#\n", "a <b ", "x=1 ", "[ $x ]; ", "$((x))", "<<E <<E ", "{x}", "$(a <<E\n", "a 2\\\n>"} {
 		line := strings.Repeat(part, n/len(part))

@@ -558,13 +558,15 @@ func (p *shellParser) hereBody(h hereDoc) {
 		// Where the body expands, bash joins continued lines before it looks
 		// for the delimiter; dash does not.
 		from, joined := p.pos, false
-		line := p.line()
-		for !h.quoted && strings.HasSuffix(line, "\\") && (len(line)-len(strings.TrimRight(line, "\\")))%2 == 1 && p.pos < len(p.src) {
-			line = line[:len(line)-1] + p.line()
-			joined = true
-		}
-		if h.tabs {
-			line = strings.TrimLeft(line, "\t")
+		line := p.line(h.tabs)
+		for last := line; !h.quoted && oddBackslashes(last) && p.pos < len(p.src); joined = true {
+			last = p.line(false)
+			if len(line) <= len(h.delim) {
+				line = line[:len(line)-1] + last
+			}
+			if h.tabs {
+				line = strings.TrimLeft(line, "\t")
+			}
 		}
 		switch {
 		case line == h.delim && !joined:
@@ -588,16 +590,19 @@ func (p *shellParser) hereBody(h hereDoc) {
 	p.pos = min(next, len(p.src))
 }
 
-// line reads the rest of a line and returns it without its end.
-func (p *shellParser) line() string {
-	rest := p.src[p.pos:]
-	n := strings.IndexByte(rest, '\n')
-	if n < 0 {
-		p.pos = len(p.src)
-		return rest
+// line reads the rest of a line and returns it without its end, and without the
+// tabs it starts with if those are to go.
+func (p *shellParser) line(tabs bool) string {
+	line, _, _ := strings.Cut(p.src[p.pos:], "\n")
+	p.pos = min(p.pos+len(line)+1, len(p.src))
+	if tabs {
+		line = strings.TrimLeft(line, "\t")
 	}
-	p.pos += n + 1
-	return rest[:n]
+	return line
+}
+
+func oddBackslashes(line string) bool {
+	return (len(line)-len(strings.TrimRight(line, "\\")))%2 == 1
 }
 
 func stripTabs(body string) string {

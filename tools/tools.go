@@ -141,9 +141,10 @@ type Tool struct {
 	// It is pure too.
 	Judge func(Args, Plan, Facts) Judgement
 
-	// Change says what the call would make of a file, for the question. It
-	// only reads. It is nil for a tool that changes none.
-	Change func(Args, *Host) (FileChange, bool)
+	// Change says what the judged call would make of a file, for the question,
+	// false if that cannot be told. It only reads. It is nil for a tool that
+	// changes none.
+	Change func(*Call) (FileChange, bool)
 
 	// Run does it. Only Sentinel.Do calls it.
 	Run func(context.Context, *Call) Output
