@@ -277,5 +277,12 @@ func (f folders) holdsOwn(dir string, masked bool) error {
 	return nil
 }
 
+func (f folders) expand(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') && f.Home != "" {
+		return f.Home + rest
+	}
+	return path
+}
+
 // shellQuote quotes a word for a command that a person may paste.
 func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
