@@ -155,6 +155,9 @@ func (r *settingsReader) member(v reflect.Value, tag reflect.StructTag, prefix s
 		return r.fail(at, prefix, "a key in quotes is missing")
 	}
 	key := strings.TrimPrefix(prefix+"."+name, ".")
+	if strings.ContainsAny(name, notText) {
+		return r.fail(at, prefix, "a key holds NUL, U+FFFD, half of a surrogate pair or what is not UTF-8")
+	}
 	if _, ok := r.where[key]; ok {
 		return r.fail(at, key, "this key stands twice")
 	}
@@ -191,6 +194,9 @@ func typeName(t reflect.Type) string {
 		reflect.Float64: "a number", reflect.Slice: "a list in [ ]", reflect.Map: "an object in { }", reflect.Struct: "an object in { }"}[t.Kind()]
 }
 
+// notText is what texts must not hold. The decoder puts U+FFFD for what is none.
+const notText = "\x00\ufffd"
+
 // setScalar gives v a value in JSON and checks it by the tags. The value of a
 // secret is never in the error.
 func setScalar(v reflect.Value, tag reflect.StructTag, raw []byte) error {
@@ -217,7 +223,7 @@ func setScalar(v reflect.Value, tag reflect.StructTag, raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("must be %s", typeName(v.Type()))
 	}
-	if strings.ContainsAny(text, "\x00\ufffd") {
+	if strings.ContainsAny(text, notText) {
 		return errors.New("a text holds NUL, U+FFFD, half of a surrogate pair or what is not UTF-8")
 	}
 	if r := tag.Get("range"); r != "" && !inRange(v, r) {
