@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -361,31 +362,24 @@ func (c *config) set(key, text, origin, name string) error {
 	if text == "" || name == "" {
 		return nil
 	}
-	for _, l := range c.leaves() {
-		if l.key != key {
-			continue
-		}
-		c.origin[key] = origin
-		if l.val.Kind() == reflect.Slice {
-			l.val.SetLen(0)
-			for s := range strings.SplitSeq(text, ",") {
-				elem := reflect.New(l.val.Type().Elem()).Elem()
-				if err := setScalar(elem, l.tag, []byte(jsonString(strings.TrimSpace(s)))); err != nil {
-					return fmt.Errorf("%s: %v", name, err)
-				}
-				l.val.Set(reflect.Append(l.val, elem))
-			}
-			return nil
-		}
-		raw := []byte(text)
-		if l.val.Kind() == reflect.String {
-			raw = []byte(jsonString(text))
-		}
-		if err := setScalar(l.val, l.tag, raw); err != nil {
-			return fmt.Errorf("%s: %v", name, err)
-		}
+	var v any = text
+	if n, err := strconv.Atoi(text); err == nil && key == "agent.max_steps" {
+		v = n
+	} else if key == "server.listen" {
+		v = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
-	return nil
+	for _, part := range slices.Backward(strings.Split(key, ".")) {
+		v = map[string]any{part: v}
+	}
+	doc, err := json.Marshal(v)
+	if err == nil {
+		_, err = readSettings(name, doc, c)
+	}
+	if e := (*settingError)(nil); errors.As(err, &e) {
+		err = fmt.Errorf("%s: %s", name, e.Msg)
+	}
+	c.origin[key] = origin
+	return err
 }
 
 // inForce lists every setting as its key, its value in JSON with secrets masked,

@@ -213,9 +213,13 @@ func setScalar(v reflect.Value, tag reflect.StructTag, raw []byte) error {
 	switch _, size := v.Interface().(byteSize); {
 	case string(raw) == "null":
 		err = errors.New("is null")
-	case v.Type() == reflect.TypeFor[time.Duration]() || size && quoted:
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		var d time.Duration
+		d, err = parseDuration(text)
+		v.SetInt(int64(d))
+	case size && quoted:
 		var n int64
-		n, err = parseAs(v.Type(), text)
+		n, err = parseSize(text)
 		v.SetInt(n)
 	default:
 		err = json.Unmarshal(raw, v.Addr().Interface())
@@ -242,28 +246,23 @@ func setScalar(v reflect.Value, tag reflect.StructTag, raw []byte) error {
 	return nil
 }
 
+// inRange compares a number with bounds in its own notation.
 func inRange(v reflect.Value, bounds string) bool {
+	value := func(s string) float64 {
+		switch v.Interface().(type) {
+		case time.Duration:
+			d, _ := parseDuration(s)
+			return float64(d)
+		case byteSize:
+			size, _ := parseSize(s)
+			return float64(size)
+		}
+		n, _ := strconv.ParseFloat(s, 64)
+		return n
+	}
 	low, high, _ := strings.Cut(bounds, "..")
-	if v.Kind() == reflect.Float64 {
-		min, _ := strconv.ParseFloat(low, 64)
-		max, _ := strconv.ParseFloat(high, 64)
-		return v.Float() >= min && v.Float() <= max
-	}
-	min, _ := parseAs(v.Type(), low)
-	max, _ := parseAs(v.Type(), high)
-	return v.Int() >= min && v.Int() <= max
-}
-
-// parseAs reads a text as a duration, a size or a number.
-func parseAs(t reflect.Type, text string) (int64, error) {
-	switch t {
-	case reflect.TypeFor[time.Duration]():
-		d, err := parseDuration(text)
-		return int64(d), err
-	case reflect.TypeFor[byteSize]():
-		return parseSize(text)
-	}
-	return strconv.ParseInt(text, 10, 64)
+	n := v.Convert(reflect.TypeFor[float64]()).Float()
+	return n >= value(low) && n <= value(high)
 }
 
 var daysPart = regexp.MustCompile(`^([0-9]{1,5})d(.*)$`)
