@@ -435,6 +435,7 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	}
 	before := gitState(repos, written)
 	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts)...)
+	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
 	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
 	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
 	h.result(&res)
