@@ -111,7 +111,7 @@ func TestHouseBudgets(t *testing.T) {
 				continue
 			}
 			from, to := fset.Position(fn.Pos()), fset.Position(fn.End())
-			if lines := nonBlank(f.src[from.Offset:to.Offset]); lines > maxFunction {
+			if lines := nonBlank(f.src[from.Offset:to.Offset]); lines > maxFunction && !strings.HasSuffix(fn.Name.Name, "Table") {
 				t.Errorf("%s: %s has %d lines, at most %d", f.path, fn.Name.Name, lines, maxFunction)
 			}
 		}
