@@ -178,22 +178,14 @@ func (p *shellParser) ahead(n int) byte {
 	return 0
 }
 
-// What a byte can mean where no quote is open.
-const (
-	bytePlain   = iota
-	byteEnd     // ends a word
-	byteSpecial // quotes, expands or is a pattern
-)
-
-var byteClass = func() (t [256]uint8) {
-	for _, c := range "\x00 \t\n;&|<>()" {
-		t[c] = byteEnd
+// endsWord knows the bytes that end a word where no quote is open.
+func endsWord(c byte) bool {
+	switch c {
+	case 0, ' ', '\t', '\n', ';', '&', '|', '<', '>', '(', ')':
+		return true
 	}
-	for _, c := range "'\"\\$`*?[{~" {
-		t[c] = byteSpecial
-	}
-	return t
-}()
+	return false
+}
 
 func isNameByte(c byte, first bool) bool {
 	return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || !first && isDigit(c)
@@ -210,14 +202,22 @@ func (p *shellParser) name() string {
 	return p.src[start:p.pos]
 }
 
-// blanks skips what may stand between two tokens of a line.
+// blanks skips what may stand between two tokens of a line. A line continuation
+// must not join what would be one token: only beside a blank do all shells see
+// two without looking back.
 func (p *shellParser) blanks() {
-	for {
+	for start := p.pos; ; {
 		switch c := p.at(); {
 		case c == ' ' || c == '\t':
 			p.pos++
 		case c == '\\' && p.ahead(1) == '\n':
-			p.continuation()
+			if len(p.pending) > 0 || p.held {
+				p.stop("line continuation before a here-document")
+			}
+			after := p.ahead(2)
+			if p.pos == start && p.pos > 0 && p.src[p.pos-1] != '\n' && after != ' ' && after != '\t' {
+				p.stop("line continuation in a word or operator")
+			}
 			p.pos += 2
 		case c == '#':
 			if p.ticks {
@@ -227,18 +227,6 @@ func (p *shellParser) blanks() {
 		default:
 			return
 		}
-	}
-}
-
-// continuation checks the line continuation at pos. It must not join what would
-// be one token: only beside a blank do all shells see two without looking back.
-func (p *shellParser) continuation() {
-	if len(p.pending) > 0 || p.held {
-		p.stop("line continuation before a here-document")
-	}
-	after := p.ahead(2)
-	if p.pos > 0 && strings.IndexByte(" \t\n", p.src[p.pos-1]) < 0 && after != ' ' && after != '\t' {
-		p.stop("line continuation in a word or operator")
 	}
 }
 
@@ -271,7 +259,7 @@ func (p *shellParser) newline() {
 // does. Only where a command may start is it one.
 func (p *shellParser) keyword() string {
 	i := p.pos
-	for i < min(len(p.src), p.pos+9) && byteClass[p.src[i]] != byteEnd {
+	for i < min(len(p.src), p.pos+9) && !endsWord(p.src[i]) {
 		i++
 	}
 	if w := p.src[p.pos:i]; isKeyword(w) {
@@ -483,7 +471,7 @@ func (p *shellParser) forClause() {
 	p.expect("for")
 	p.blanks()
 	loop := Loop{Name: p.name()}
-	if loop.Name == "" || isKeyword(loop.Name) || byteClass[p.at()] != byteEnd {
+	if loop.Name == "" || isKeyword(loop.Name) || !endsWord(p.at()) {
 		p.stop(notShell)
 	}
 	p.checkSpecial(loop.Name)

@@ -271,6 +271,7 @@ var opaqueLines = []struct{ name, line, finds string }{
 	{"continuation in a word", "git sta\\\ntus; curl x", "curl"},
 	{"continuation in the program", "gi\\\nt status; curl x", "curl"},
 	{"continuation between a word and an operator", "a\\\n>b; curl x", "curl"},
+	{"continuation after a quoted blank", "a \\ \\\nb; curl x", "curl"},
 	{"two continuations in a word", "a\\\n\\\nb; curl x", "curl"},
 	{"continuation in an operator", "a &\\\n& curl x", "curl"},
 	{"continuation in a reserved word", "i\\\nf a; then curl x; fi", "curl"},
@@ -651,7 +652,7 @@ func TestShellGeneratedLines(t *testing.T) {
 // TestShellSize feeds lines on which a parser that backtracks, or that copies
 // what encloses a command, would need far more time and memory than others.
 func TestShellSize(t *testing.T) {
-	const n = 100000
+	const n = 60000
 	for _, line := range []string{
 		"{ " + strings.Repeat("a;", n/2) + "} " + strings.Repeat("<b", n/2),
 		strings.Repeat("{ ", 30) + strings.Repeat("a <b;", n/5) + strings.Repeat("} <c <d <e;", 30),

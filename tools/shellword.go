@@ -31,7 +31,7 @@ func (p *shellParser) expand(s *wordState, split bool) {
 // wordEnds reports whether no word can start or go on at pos. What follows a
 // line continuation is no part of it, see blanks.
 func (p *shellParser) wordEnds() bool {
-	return p.pos >= len(p.src) || byteClass[p.src[p.pos]] == byteEnd || p.src[p.pos] == '\\' && p.ahead(1) == '\n'
+	return endsWord(p.at()) || p.at() == '\\' && p.ahead(1) == '\n'
 }
 
 // word reads one word; it is empty where none stands. The value of an assignment
@@ -78,7 +78,7 @@ func (p *shellParser) word(value bool) Word {
 				p.expand(&s, false)
 			}
 		case '*', '?', '[':
-			if alone := c == '[' && p.pos == start && (p.pos+1 == len(p.src) || byteClass[p.ahead(1)] == byteEnd); !value && !alone {
+			if alone := p.pos == start && endsWord(p.ahead(1)); !value && (c != '[' || !alone) {
 				s.pattern(len(p.buf) - s.base)
 			}
 		case '{':
@@ -319,8 +319,16 @@ func (p *shellParser) redir(list *[]Redir) bool {
 	}
 	switch t := r.Target.Raw; r.Op {
 	case "<<", "<<-":
+		delim := r.Target.Text
+		if usual := strings.Trim(delim, "-.0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""; !usual || delim == "" || p.ticks {
+			p.stop("here-document with an unusual delimiter or in backquotes")
+		}
 		r.Body = &Word{}
-		p.hereDelimiter(&r)
+		h := hereDoc{r.Body, delim, strings.ContainsAny(t, `'"\`), r.Op == "<<-", p.shellContext}
+		// What its substitutions read may be what the command reads.
+		h.piped, h.feeders, h.input = true, nil, math.MaxInt
+		p.pending = append(p.pending, h)
+		p.heres++
 	case "<<<":
 		p.note("bash's <<<")
 	case ">&", "<&":
@@ -345,20 +353,6 @@ type hereDoc struct {
 	delim        string
 	quoted, tabs bool
 	shellContext
-}
-
-func (p *shellParser) hereDelimiter(r *Redir) {
-	delim := r.Target.Text
-	if delim == "" || p.ticks || strings.ContainsFunc(delim, func(c rune) bool {
-		return c >= 0x80 || !isNameByte(byte(c), false) && c != '-' && c != '.'
-	}) {
-		p.stop("here-document with an unusual delimiter or in backquotes")
-	}
-	h := hereDoc{r.Body, delim, strings.ContainsAny(r.Target.Raw, `'"\`), r.Op == "<<-", p.shellContext}
-	// What its substitutions read may be what the command reads.
-	h.piped, h.feeders, h.input = true, nil, math.MaxInt
-	p.heres++
-	p.pending = append(p.pending, h)
 }
 
 // hereBody reads the body of a here-document, which starts at pos. An expansion
