@@ -414,7 +414,7 @@ func (c *config) show(w io.Writer) error {
 	if c.VaultKey != "" {
 		from = fromEnv
 	}
-	for _, l := range append(list, [3]string{"PICKET_VAULT_KEY", jsonString(c.VaultKey.String()), from}) {
+	for _, l := range append(list, [3]string{"PICKET_VAULT_KEY", strconv.Quote(c.VaultKey.String()), from}) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "%-28s %-11s  %s\n", l[0], l[2], printable(l[1]))
 		}
