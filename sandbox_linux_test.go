@@ -925,6 +925,17 @@ func TestBoxFromTheWorkspaceIsNotUsed(t *testing.T) {
 	}
 }
 
+// The probe has an end even if what it starts has none.
+func TestBoxProbeIsLimited(t *testing.T) {
+	defer func(a, b time.Duration) { boxStart, endGrace = a, b }(boxStart, endGrace)
+	boxStart, endGrace = 200*time.Millisecond, 100*time.Millisecond
+	fakeBwrap(t, "exec $REAL --dev-bind / / --json-status-fd 3 sleep 300\n")
+	s, err := newSandbox(boxConfig{Workspace: t.TempDir()})
+	if err != nil || s.State().Boxed {
+		t.Errorf("%v %+v", err, s.State())
+	}
+}
+
 // A box that fails later is an error, never a run without it.
 func TestBoxThatFailsInMidRun(t *testing.T) {
 	defer func(d time.Duration) { endGrace = d }(endGrace)
