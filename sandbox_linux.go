@@ -85,7 +85,9 @@ func (s *sandbox) probe() (why, hint string) {
 	for _, without := range []string{"", "--disable-userns", "--disable-userns --size", // bubblewrap before 0.8, before 0.7
 		"--unshare-net", "--unshare-net --disable-userns", "--unshare-net --disable-userns --size"} {
 		s.box.without = strings.Fields(without)
-		res := s.execBox(context.Background(), tools.Command{Argv: []string{"/bin/sh", "-c", ":"}, Timeout: boxStart})
+		ctx, cancel := context.WithTimeout(context.Background(), boxStart)
+		res := s.execBox(ctx, tools.Command{Argv: []string{"/bin/sh", "-c", ":"}})
+		cancel()
 		if s.state.Boxed = res.Started && res.Exit == 0; s.state.Boxed {
 			if s.state.NetBlocked = !slices.Contains(s.box.without, "--unshare-net"); s.state.NetBlocked {
 				return "", ""

@@ -810,6 +810,19 @@ func TestBoxPythonBelowHome(t *testing.T) {
 	if got := printed(t, v, "python3; touch .venv/x && echo writable"); got != s.roots[0]+"/.venv/bin/python3\nwritable" || v.lookPath("python3") != real+"/bin/python3.9" {
 		t.Errorf("%s, %s", got, v.lookPath("python3"))
 	}
+	// A link in the workspace to an environment elsewhere is no place for a mount.
+	write(t, home+"/envs/x/pyvenv.cfg", "")
+	write(t, home+"/envs/x/bin/python3", tool)
+	if err := errors.Join(os.Chmod(home+"/envs/x/bin/python3", 0o755), os.Symlink(home+"/envs/x", s.roots[0]+"/linked")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", s.roots[0]+"/linked/bin:/usr/bin:/bin")
+	if v, err = newSandbox(boxConfig{Workspace: s.cfg.Workspace}); err != nil {
+		t.Fatal(err)
+	}
+	if got := printed(t, v, "test -e linked && echo seen"); got != "" || len(v.box.base[s.roots[0]+"/linked"].dst) > 0 {
+		t.Errorf("%s", got)
+	}
 	// A program directly in home's bin is no installation: home would be bound.
 	t.Setenv("PATH", home+"/bin:/usr/bin:/bin")
 	s, err = newSandbox(boxConfig{Workspace: s.cfg.Workspace})
@@ -907,6 +920,17 @@ func TestBoxThatIsMissingOrHalf(t *testing.T) {
 func TestBoxFromTheWorkspaceIsNotUsed(t *testing.T) {
 	fake := fakeBwrap(t, "exec $REAL \"$@\"\n")
 	s, err := newSandbox(boxConfig{Workspace: filepath.Dir(fake)})
+	if err != nil || s.State().Boxed {
+		t.Errorf("%v %+v", err, s.State())
+	}
+}
+
+// The probe has an end even if what it starts has none.
+func TestBoxProbeIsLimited(t *testing.T) {
+	defer func(a, b time.Duration) { boxStart, endGrace = a, b }(boxStart, endGrace)
+	boxStart, endGrace = 200*time.Millisecond, 100*time.Millisecond
+	fakeBwrap(t, "exec $REAL --dev-bind / / --json-status-fd 3 sleep 300\n")
+	s, err := newSandbox(boxConfig{Workspace: t.TempDir()})
 	if err != nil || s.State().Boxed {
 		t.Errorf("%v %+v", err, s.State())
 	}
