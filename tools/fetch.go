@@ -98,7 +98,8 @@ func carriesNothing(name, value string) bool {
 	for _, scheme := range []string{"Bearer ", "Basic ", "Token ", "token "} {
 		value = strings.TrimPrefix(value, scheme)
 	}
-	return value != "" && placeholderLen(value) == len(value)
+	_, n := placeholder(value)
+	return value != "" && n == len(value)
 }
 
 // notAllowedHeaders are the connection's own (RFC 9110, section 7.6.1), those
@@ -239,7 +240,7 @@ func isRedirect(status int) bool {
 
 func (f fetcher) roundTrip(ctx context.Context, transport *http.Transport, method string, u URL, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil || req.URL.String() != u.String() || req.URL.Host != u.authority() {
+	if err != nil || req.URL.String() != u.String() || req.URL.Host != u.HostKey() {
 		return nil, errors.New("the URL is read in two ways")
 	}
 	req.Header.Set("User-Agent", "picket")
