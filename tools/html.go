@@ -140,26 +140,35 @@ func (w *textWriter) due() {
 
 func (w *textWriter) text(b []byte) {
 	for i := 0; i < len(b); {
-		start := i // of words of ASCII with one blank between
-		for i < len(b) && b[i] < 0x7f && (b[i] > ' ' || b[i] == ' ' && i > start && b[i-1] != ' ') {
-			i++
+		start, c := i, b[i] // a run of ASCII: with all white space where it is kept, else of words with one blank between
+		if w.pre {
+			for i < len(b) && b[i] < 0x7f && (b[i] >= ' ' || b[i] == '\n' || b[i] == '\t') {
+				i++
+			}
+		} else if c > ' ' {
+			for i < len(b) && b[i] < 0x7f && (b[i] > ' ' || b[i] == ' ' && b[i-1] != ' ') {
+				i++
+			}
 		}
-		if i > start {
+		switch {
+		case i > start:
 			w.due()
 			if w.out = append(w.out, b[start:i]...); b[i-1] == ' ' && !w.pre {
 				w.out, w.space = w.out[:len(w.out)-1], true
 			}
-			continue
-		}
-		r, n := utf8.DecodeRune(b[i:]) // U+FFFD for what is not UTF-8: its bytes could join across what is left out
-		i += n
-		switch {
-		case w.pre && (r == '\n' || r == '\t' || r == ' '):
-			w.due()
-			w.out = append(w.out, byte(r))
-		case r <= ' ' || !w.pre && unicode.IsSpace(r) && !invisible(r):
+		case c <= ' ':
 			w.space = true
-		case !invisible(r):
+			i++
+		default: // U+FFFD for what is not UTF-8: its bytes could join across what is left out
+			r, n := utf8.DecodeRune(b[i:])
+			i += n
+			if invisible(r) {
+				continue
+			}
+			if !w.pre && unicode.IsSpace(r) {
+				w.space = true
+				continue
+			}
 			w.due()
 			w.out = appendVisible(w.out, r)
 		}
@@ -183,14 +192,14 @@ const (
 	unseen            // with all that it holds
 	anchor
 	base
-	cell
 	dialog
-	heading
 	image
+	ordered
+	cell
+	heading
 	item
 	list
 	newline
-	ordered
 	preformatted
 	row
 	rule
@@ -247,12 +256,12 @@ type attributes struct {
 	href, alt, start string
 }
 
-// readAttributes reads those of a tag. Most tags have none that matters, and the
-// tokenizer takes its time to hand them out.
+// readAttributes reads those of a tag, and no more than it must: the tokenizer
+// takes its time to hand them out.
 func readAttributes(z *html.Tokenizer, e element) (a attributes) {
 	tag := z.Raw()
-	more := e >= anchor || bytes.Contains(tag, []byte("hidden")) || bytes.Contains(tag, []byte("style")) || bytes.ContainsAny(tag, "HIDENSTYL")
-	for more {
+	hides := bytes.Contains(tag, []byte("hidden")) || bytes.Contains(tag, []byte("style")) || bytes.ContainsAny(tag, "HIDENSTYL")
+	for more := hides || e >= anchor && e <= ordered; more && (hides || !(e == anchor && a.href != "" || e == image && a.alt != "")); {
 		var key, val []byte
 		key, val, more = z.TagAttr()
 		switch string(key) {
@@ -263,7 +272,7 @@ func readAttributes(z *html.Tokenizer, e element) (a attributes) {
 		case "open":
 			a.open = true
 		case "href":
-			a.href = strings.TrimSpace(string(val))
+			a.href = string(bytes.TrimSpace(val))
 		case "alt":
 			a.alt = string(val)
 		case "start":
@@ -286,7 +295,10 @@ func (w *textWriter) start(z *html.Tokenizer, name []byte, selfClosing bool) {
 		}
 		w.hidden = ""
 	}
-	a := readAttributes(z, e)
+	var a attributes
+	if len(z.Raw()) > len(name)+2 {
+		a = readAttributes(z, e)
+	}
 	if e == unseen || a.hidden || e == dialog && !a.open {
 		if !empty {
 			w.hidden = string(name)

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -98,7 +99,7 @@ func (u URL) HostKey() string {
 }
 
 // String is the canonical form: what is shown, matched and requested.
-func (u URL) String() string { return u.origin() + u.Path + u.Query }
+func (u URL) String() string { return u.Scheme + "://" + u.HostKey() + u.Path + u.Query }
 
 func (u URL) origin() string { return u.Scheme + "://" + u.HostKey() }
 
@@ -169,9 +170,8 @@ func parseHost(s string) (host, script string, err error) {
 	if len(name) > 253 {
 		return bad("it is too long")
 	}
-	labels := strings.Split(name, ".")
-	international := false
-	for _, l := range labels {
+	international, last := false, ""
+	for l := range strings.SplitSeq(name, ".") {
 		if len(l) == 0 || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
 			return bad("a label is empty, too long or starts or ends with a hyphen")
 		}
@@ -184,10 +184,11 @@ func parseHost(s string) (host, script string, err error) {
 			}
 			international = true
 		}
+		last = l
 	}
 	// A name whose last label is a number is an IPv4 address to browsers (URL
 	// Standard, "ends in a number") and to getaddrinfo, in whatever notation.
-	if last := labels[len(labels)-1]; isNumeric(last) {
+	if isNumeric(last) {
 		if ip, err := netip.ParseAddr(host); err != nil || !ascii || ip.String() != host {
 			return bad("it is not an IPv4 address in its canonical form")
 		}
@@ -226,32 +227,42 @@ func visible(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
 // encodeURLPart percent-encodes what RFC 3986 does not allow in a path or query
 // (brackets stay: they are common and harmless) and keeps valid escapes.
 func encodeURLPart(s string) (string, error) {
-	if strings.IndexFunc(s, notURLRune) < 0 { // as nearly always
-		return s, nil
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		if name, n := placeholder(s[i:]); n > 0 {
-			b.WriteString("{{vault:" + name + "}}")
-			i += n
+	var out []byte // nil while s stays as it is
+	for i, size := 0, 1; i < len(s); i += size {
+		size = 1
+		if inURL(s[i]) || s[i] == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]) {
+			if out != nil {
+				out = append(out, s[i])
+			}
 			continue
 		}
-		r, size := utf8.DecodeRuneInString(s[i:])
-		if !visible(r) || r == '\\' {
+		if out == nil {
+			out = append(make([]byte, 0, len(s)+64), s[:i]...)
+		}
+		name, n := placeholder(s[i:])
+		if n > 0 {
+			out, size = append(out, "{{vault:"+name+"}}"...), n
+			continue
+		}
+		var r rune
+		if r, size = utf8.DecodeRuneInString(s[i:]); !visible(r) || r == '\\' {
 			return "", fmt.Errorf("the URL holds a blank, control or invisible character or a backslash: write it as %%XX")
 		}
-		if !notURLRune(r) || r == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(url.PathEscape(s[i : i+size]))
-		}
-		i += size
+		out = append(out, url.PathEscape(s[i:i+size])...)
 	}
-	return b.String(), nil
+	if out == nil {
+		return s, nil
+	}
+	return string(out), nil
 }
 
-func notURLRune(r rune) bool {
-	return notHostRune(r) && !(r >= 'A' && r <= 'Z' || r < utf8.RuneSelf && strings.IndexByte(".~!$&'()*+,;=:@/?[]", byte(r)) >= 0)
+// inURL reports whether a character of a path or query needs no encoding.
+func inURL(c byte) bool {
+	switch c {
+	case '-', '.', '_', '~', '!', '$', '&', '\'', '(', ')', '*', '+', ',', ';', '=', ':', '@', '/', '?', '[', ']':
+		return true
+	}
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
 func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
@@ -282,22 +293,24 @@ func removeDotSegments(path string) string {
 	if strings.HasPrefix(path, "/") && !strings.Contains(path, "/.") && !strings.Contains(path, "%2") {
 		return path
 	}
-	var out []string
-	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	for i, s := range segments {
-		dot := strings.ReplaceAll(strings.ReplaceAll(s, "%2e", "."), "%2E", ".")
-		if dot != "." && dot != ".." {
-			out = append(out, s)
+	out := make([]byte, 0, len(path)+1)
+	path = strings.TrimPrefix(path, "/")
+	for more := true; more; {
+		var s string
+		s, path, more = strings.Cut(path, "/")
+		switch strings.ReplaceAll(strings.ReplaceAll(s, "%2e", "."), "%2E", ".") {
+		case "..":
+			out = out[:max(bytes.LastIndexByte(out, '/'), 0)]
+		case ".":
+		default:
+			out = append(append(out, '/'), s...)
 			continue
 		}
-		if dot == ".." {
-			out = out[:max(len(out)-1, 0)]
-		}
-		if i == len(segments)-1 {
-			out = append(out, "")
+		if !more {
+			out = append(out, '/')
 		}
 	}
-	return "/" + strings.Join(out, "/")
+	return string(out)
 }
 
 // Resolve reads a reference found in a page or a redirect from u.
