@@ -175,93 +175,54 @@ func (w *textWriter) text(b []byte) {
 	}
 }
 
-func (w *textWriter) block(breaks int) {
-	if breaks > 0 && !w.pre {
-		w.breaks, w.space = max(w.breaks, breaks), false
-	}
-}
-
-// An element is what a tag's name means for the text.
-type element uint8
+// How an element is laid out: the line breaks around it, or one of the others.
+type layout int
 
 const (
-	inline    element = iota
-	line              // begins a line
-	paragraph         // has a blank line around it
-	void              // holds nothing
-	unseen            // with all that it holds
-	anchor
-	base
-	dialog
-	image
-	ordered
-	cell
-	heading
-	item
-	list
-	newline
-	preformatted
-	row
-	rule
+	inline    layout = iota
+	line             // begins a line
+	paragraph        // has a blank line around it
+	void             // holds nothing
+	unseen           // with all that it holds
 )
 
-// breaks are the line breaks around elements.
-var breaks = [rule + 1]int{line: 1, paragraph: 2, heading: 2, item: 1, list: 1, ordered: 1, preformatted: 2, row: 1, rule: 2}
-
-func elementOf(name []byte) element {
+func layoutOf(name []byte) layout {
 	switch string(name) {
-	case "a":
-		return anchor
-	case "li":
-		return item
-	case "td", "th":
-		return cell
-	case "tr":
-		return row
-	case "p", "blockquote", "table", "dl":
-		return paragraph
-	case "h1", "h2", "h3", "h4", "h5", "h6":
-		return heading
-	case "ul":
-		return list
-	case "ol":
-		return ordered
-	case "br":
-		return newline
-	case "img":
-		return image
-	case "pre":
-		return preformatted
-	case "hr":
-		return rule
-	case "base":
-		return base
-	case "dialog":
-		return dialog
+	case "a", "b", "i", "em", "strong", "span", "code", "td", "th":
+		return inline
 	case "div", "section", "article", "header", "footer", "main", "aside", "nav", "form", "fieldset", "figure",
-		"figcaption", "address", "dt", "dd", "details", "summary", "option", "caption", "legend",
+		"figcaption", "address", "dt", "dd", "tr", "li", "ul", "ol", "details", "summary", "option", "caption", "legend",
 		"tbody", "thead", "tfoot", "body", "html", "center", "hgroup", "search", "select", "optgroup", "menu":
 		return line
+	case "p", "blockquote", "pre", "table", "dl", "h1", "h2", "h3", "h4", "h5", "h6":
+		return paragraph
+	case "br", "img", "hr", "base", "input", "meta", "link", "area", "col", "embed", "source", "track", "wbr", "param", "keygen":
+		return void
 	case "script", "style", "iframe", "noembed", "noframes", "noscript", "template", "svg", "object", "audio", "video", "canvas", "datalist":
 		return unseen
-	case "input", "meta", "link", "area", "col", "embed", "source", "track", "wbr", "param", "keygen":
-		return void
 	}
 	return inline
 }
 
+// block makes the breaks around a block due.
+func (w *textWriter) block(l layout) {
+	if (l == line || l == paragraph) && !w.pre {
+		w.breaks, w.space = max(w.breaks, int(l)), false
+	}
+}
+
 // attributes are those of a tag that matter.
 type attributes struct {
-	hidden, open     bool
-	href, alt, start string
+	hidden, open bool
+	href, alt    string
 }
 
 // readAttributes reads those of a tag, and no more than it must: the tokenizer
 // takes its time to hand them out.
-func readAttributes(z *html.Tokenizer, e element) (a attributes) {
+func readAttributes(z *html.Tokenizer, name string) (a attributes) {
 	tag := z.Raw()
 	hides := bytes.Contains(tag, []byte("hidden")) || bytes.Contains(tag, []byte("style")) || bytes.ContainsAny(tag, "HIDENSTYL")
-	for more := hides || e >= anchor && e <= ordered; more && (hides || !(e == anchor && a.href != "" || e == image && a.alt != "")); {
+	for more := hides || lists("a img base dialog", name); more && (hides || a.href == "" || name != "a"); {
 		var key, val []byte
 		key, val, more = z.TagAttr()
 		switch string(key) {
@@ -275,20 +236,18 @@ func readAttributes(z *html.Tokenizer, e element) (a attributes) {
 			a.href = string(bytes.TrimSpace(val))
 		case "alt":
 			a.alt = string(val)
-		case "start":
-			a.start = string(val)
 		}
 	}
 	return a
 }
 
 func (w *textWriter) start(z *html.Tokenizer, name []byte, selfClosing bool) {
-	e := elementOf(name)
-	empty := e == void || e == newline || e == image || e == rule || e == base || e == unseen && selfClosing && string(name) == "svg"
+	kind := layoutOf(name)
+	empty := kind == void || selfClosing && string(name) == "svg"
 	if w.hidden != "" {
 		by, _ := impliedEnd(w.hidden)
-		if w.depth > 0 || !strings.Contains(by, " "+string(name)+" ") && !(w.hidden == "p" && breaks[e] > 0) {
-			if !empty && w.nests(name) {
+		if w.depth > 0 || !lists(by, string(name)) && !(w.hidden == "p" && (kind == line || kind == paragraph)) {
+			if !empty && w.nests(name, kind) {
 				w.depth++
 			}
 			return
@@ -297,103 +256,105 @@ func (w *textWriter) start(z *html.Tokenizer, name []byte, selfClosing bool) {
 	}
 	var a attributes
 	if len(z.Raw()) > len(name)+2 {
-		a = readAttributes(z, e)
+		a = readAttributes(z, string(name))
 	}
-	if e == unseen || a.hidden || e == dialog && !a.open {
+	if kind == unseen || a.hidden || string(name) == "dialog" && !a.open {
 		if !empty {
 			w.hidden = string(name)
 		}
 		return
 	}
-	w.block(breaks[e])
-	switch e {
-	case anchor:
+	w.block(kind)
+	switch string(name) {
+	case "a":
 		w.closeLink()
 		w.setLink(a.href)
-	case base:
+	case "base":
 		if u, err := w.base.Resolve(a.href); err == nil && len(a.href) < maxLink {
 			w.base = u
 		}
-	case cell:
-		if w.cells++; w.cells > 1 {
-			w.text([]byte(" | "))
-		}
-	case heading:
-		w.prefix = "###### "['6'-name[1]:]
-	case image:
-		if a.alt != "" {
-			w.text([]byte("[image: " + a.alt + "]"))
-		}
-	case item:
-		w.item()
-	case list:
-		w.lists = append(w.lists, 0)
-	case ordered:
-		first, err := strconv.ParseUint(a.start, 10, 31)
-		if err != nil {
-			first = 1
-		}
-		w.lists = append(w.lists, int(first))
-	case newline:
+	case "br":
 		if w.pre {
 			w.out = append(w.out, '\n')
 		}
-		w.block(1)
-	case preformatted:
+		w.block(line)
+	case "h1", "h2", "h3", "h4", "h5", "h6":
+		w.prefix = "###### "['6'-name[1]:]
+	case "hr":
+		w.block(paragraph)
+		w.text([]byte("---"))
+		w.block(paragraph)
+	case "img":
+		if a.alt != "" {
+			w.text([]byte("[image: " + a.alt + "]"))
+		}
+	case "li":
+		w.prefix = "- "
+		if in := len(w.lists) - 1; in >= 0 {
+			if w.lists[in] > 0 {
+				w.prefix = strconv.Itoa(w.lists[in]) + ". "
+				w.lists[in]++
+			}
+			w.prefix = strings.Repeat("  ", min(in, 8)) + w.prefix
+		}
+	case "ol":
+		w.lists = append(w.lists, 1)
+	case "ul":
+		w.lists = append(w.lists, 0)
+	case "pre":
 		w.due()
 		w.out = append(w.out, "```\n"...)
 		w.pre = true
-	case row:
+	case "td", "th":
+		if w.cells++; w.cells > 1 {
+			w.text([]byte(" | "))
+		}
+	case "tr":
 		w.cells = 0
-	case rule:
-		w.text([]byte("---"))
-		w.block(2)
 	}
 }
 
 func (w *textWriter) end(name []byte) {
-	e := elementOf(name)
+	kind := layoutOf(name)
 	if w.hidden != "" {
 		_, optional := impliedEnd(w.hidden)
-		outer := optional && breaks[e] > 0 && string(name) != "p" // the end of what is around it
-		switch own := string(name) == w.hidden; {
-		case w.depth > 0 && w.nests(name):
+		switch {
+		case w.depth > 0 && w.nests(name, kind):
 			w.depth--
 			return
-		case w.depth > 0 || !own && !outer:
-			return
-		case own:
+		case w.depth == 0 && string(name) == w.hidden:
 			w.hidden = ""
 			return
+		case w.depth > 0 || !optional || kind != line && kind != paragraph || string(name) == "p":
+			return
 		}
-		w.hidden = ""
+		w.hidden = "" // by the end of what is around it
 	}
-	n := breaks[e]
-	switch e {
-	case anchor:
+	switch string(name) {
+	case "a":
 		w.closeLink()
-	case preformatted:
+	case "pre":
 		w.endPre()
-	case list, ordered:
+	case "ul", "ol":
 		if w.lists = w.lists[:max(len(w.lists)-1, 0)]; len(w.lists) == 0 {
-			n = 2
+			kind = paragraph
 		}
 	}
-	if n == 2 {
+	if kind == paragraph {
 		w.prefix = "" // of a heading without words
 	}
-	w.block(n)
+	w.block(kind)
 }
 
 // nests reports whether tags of this name open and close a level in the hidden
 // element: its own name, or, where its end tag may be left out, any block whose
 // may not.
-func (w *textWriter) nests(name []byte) bool {
+func (w *textWriter) nests(name []byte, kind layout) bool {
 	if _, optional := impliedEnd(w.hidden); !optional {
 		return string(name) == w.hidden
 	}
 	_, optional := impliedEnd(string(name))
-	return breaks[elementOf(name)] > 0 && !optional
+	return !optional && (kind == line || kind == paragraph)
 }
 
 // impliedEnd tells of an element whether its end tag may be left out, and which
@@ -401,36 +362,21 @@ func (w *textWriter) nests(name []byte) bool {
 func impliedEnd(name string) (by string, optional bool) {
 	switch name {
 	case "p":
-		return " td th ", true
+		by = "td th hr"
 	case "li":
-		return " li ", true
+		by = "li"
 	case "dt", "dd":
-		return " dt dd ", true
-	case "option":
-		return " option optgroup ", true
+		by = "dt dd"
+	case "option", "optgroup":
+		by = "option optgroup"
 	case "td", "th":
-		return " td th tr tbody tfoot ", true
+		by = "td th tr tbody tfoot"
 	case "tr":
-		return " tr tbody tfoot ", true
-	case "optgroup", "thead", "tbody", "tfoot":
-		return " optgroup tbody tfoot ", true
-	case "html", "body":
-		return "", true
+		by = "tr tbody tfoot"
+	case "thead", "tbody", "tfoot":
+		by = "tbody tfoot"
 	}
-	return "", false
-}
-
-// item makes the mark of a list's next item due.
-func (w *textWriter) item() {
-	w.prefix = "- "
-	in := len(w.lists) - 1
-	if in >= 0 && w.lists[in] > 0 {
-		w.prefix = strconv.Itoa(w.lists[in]) + ". "
-		w.lists[in]++
-	}
-	if in > 0 {
-		w.prefix = strings.Repeat("  ", min(in, 8)) + w.prefix
-	}
+	return by, by != ""
 }
 
 func (w *textWriter) endPre() {

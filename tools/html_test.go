@@ -69,7 +69,7 @@ func TestHTMLText(t *testing.T) {
 		{"headings", "<h1>A</h1><h3>B <em>c</em></h3>text", "# A\n\n### B c\n\ntext"},
 		{"empty heading", "<h1></h1>text", "text"},
 		{"list", "<ul><li>a<li>b<ul><li>c</ul></ul>d", "- a\n- b\n  - c\n\nd"},
-		{"numbered list", `<ol><li>a</li><li>b</li></ol><ol start="7"><li>c</ol>`, "1. a\n2. b\n\n7. c"},
+		{"numbered list", `<ol><li>a</li><li>b</li></ol><ol><li>c</ol>`, "1. a\n2. b\n\n1. c"},
 		{"table", "<table><tr><th>a<th>b<tr><td>1</td><td>2 3</td></tr></table>", "a | b\n1 | 2 3"},
 		{"preformatted", "<pre>a  b\n  c\n</pre>d", "```\na  b\n  c\n```\n\nd"},
 		{"rule", "a<hr>b", "a\n\n---\n\nb"},
