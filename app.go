@@ -149,7 +149,7 @@ func (a *app) facts() error {
 	for i := range own {
 		own[i] = resolveExisting(own[i])
 	}
-	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: a.folders.Home,
+	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: a.folders.Home, shown: len(s.ReadOnly) > 0,
 		hidden: append(own, resolveExisting(self)), box: a.box}
 	return nil
 }
@@ -225,8 +225,12 @@ func (a *app) chooseModel(ctx context.Context) error {
 	}
 	set := modelSettings{BaseURL: m.BaseURL, Name: m.Name, APIKey: m.APIKey.Reveal(), Headers: headers, ContextTokens: m.ContextTokens,
 		MaxTokens: m.MaxTokens, Temperature: m.Temperature, Timeout: m.Timeout, Retries: m.Retries, Redact: a.red.String}
+	from := a.cfg.origin["model.name"]
+	if from == fromDefault {
+		from = a.cfg.origin["model.base_url"]
+	}
 	var err error
-	if a.choice, err = chooseModel(ctx, m.Name, m.BaseURL, set, os.Getenv); err != nil {
+	if a.choice, err = chooseModel(ctx, set, from, os.Getenv); err != nil {
 		return err
 	}
 	a.model, err = newModel(a.choice.Settings)

@@ -32,7 +32,7 @@ const (
 
 // core is the code that has to be right for the gate to hold.
 var core = []string{"sentinel.go", "gaterecord.go", "resolve.go", "policy.go", "approvals.go", "audit.go", "verify.go",
-	"records.go", "redact.go", "sandbox.go", "sandbox_linux.go", "gitmask_linux.go", "probe_linux.go", "childenv.go", "auditstate.go", "encode.go", "grants.go", "glob.go", "store.go"}
+	"records.go", "redact.go", "sandbox.go", "sandbox_linux.go", "gitmask_linux.go", "auditstate.go", "encode.go", "grants.go", "glob.go", "store.go"}
 
 type goFile struct {
 	path string
@@ -111,7 +111,7 @@ func TestHouseBudgets(t *testing.T) {
 				continue
 			}
 			from, to := fset.Position(fn.Pos()), fset.Position(fn.End())
-			if lines := nonBlank(f.src[from.Offset:to.Offset]); lines > maxFunction {
+			if lines := nonBlank(f.src[from.Offset:to.Offset]); lines > maxFunction && !strings.HasSuffix(fn.Name.Name, "Table") {
 				t.Errorf("%s: %s has %d lines, at most %d", f.path, fn.Name.Name, lines, maxFunction)
 			}
 		}
@@ -126,7 +126,7 @@ func TestHouseBudgets(t *testing.T) {
 // decision about the gate.
 var imports = map[string]*regexp.Regexp{
 	"flag":                       regexp.MustCompile(`^(main|commands)\.go$`),
-	"os/exec":                    regexp.MustCompile(`^(sandbox.*|child_.*|probe_linux|notify)\.go$`),
+	"os/exec":                    regexp.MustCompile(`^(sandbox.*|notify)\.go$`),
 	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect)\.go$`),
 	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|sse|task|view)\.go$`),
 	"unsafe":                     regexp.MustCompile(`^(lock_windows|sandbox_linux|sandbox_other|tty.*|term_.*)\.go$`),

@@ -283,11 +283,6 @@ func labelLines(list []chatLabel) []string {
 	return out
 }
 
-// sameQuestion reports whether two decisions ask for the same reasons.
-func sameQuestion(a, b Decision) bool {
-	return a.Step == b.Step && a.Rule == b.Rule && slices.Equal(a.Reasons, b.Reasons) && slices.Equal(a.Offered, b.Offered)
-}
-
 // seen reports whether a URL stands verbatim in the owner's words or in a
 // result of the chat. Only then did the model not make it up.
 func (t *Turn) seen(urls ...string) bool {

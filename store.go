@@ -60,7 +60,7 @@ func checkInfo(path string, fi fs.FileInfo) error {
 		return nil // no owners and modes here
 	}
 	if me := os.Geteuid(); uid != me {
-		return fmt.Errorf("%q belongs to user %d: chown %d %s", path, uid, me, shellWord(path))
+		return fmt.Errorf("%q belongs to user %d: sudo chown %d %s", path, uid, me, shellWord(path))
 	}
 	if fi.Mode().Perm()&^want != 0 {
 		return fmt.Errorf("%q is open to others: chmod %o %s", path, want, shellWord(path))

@@ -182,13 +182,11 @@ func (a *app) lastEvent(res TurnResult, err error) {
 
 // printEvent prints one event as a line of JSON.
 func (p *program) printEvent(e Event) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
+	b, err := marshalPlain(e)
+	if err != nil {
 		return err
 	}
-	return p.print(b.String())
+	return p.print(string(b) + "\n")
 }
 
 // allowed are the grants of the command line, for each turn of this run.

@@ -105,7 +105,7 @@ func TestFetchText(t *testing.T) {
 		"/utf16":       {"text/plain", "\xff\xfea\x00\xe9\x00", "aé"},
 		"/sjis":        {"text/html", "<meta charset=shift_jis><p>\x93\xfa\x96\x7b", "日本"},
 		"/notype":      {"", "<html><p>a</html>", "a"},
-		"/empty":       {"text/html", "", ""},
+		"/empty":       {"text/html", "", "(no text)"},
 	}
 	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) {
 		p := pages[r.URL.Path]

@@ -2,7 +2,6 @@ package tools
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,162 +12,57 @@ import (
 )
 
 // htmlText turns a page into text in the manner of Markdown: headings, lists,
-// links, tables by rows, preformatted blocks. It reads tokens, builds no tree
-// and takes time and memory linear in the page; the text ends once it is longer
-// than limit bytes.
+// links, tables by rows, preformatted blocks. It reads tokens and builds no tree,
+// in time and memory linear in the page; it ends with the token in which the text
+// grows longer than limit bytes.
 //
-// Left out is what a reader would not see either: scripts, styles, comments,
-// elements hidden by an attribute or an inline style, invisible characters. What
-// a style sheet hides cannot be told and stays.
+// Left out is what a reader would not see either: scripts, comments, elements
+// hidden by an attribute or an inline style, invisible characters. What a style
+// sheet hides cannot be told and stays.
 func htmlText(page []byte, base URL, limit int) (title, text string) {
-	w := &textWriter{out: make([]byte, 0, min(len(page)*3/4, limit)+64)}
-	w.setBase(base)
+	w := &textWriter{base: base, out: make([]byte, 0, min(len(page)*3/4, limit)+64)}
 	z := html.NewTokenizer(bytes.NewReader(page))
-	raw := false // the text that comes is a script or the like
 	for len(w.out) <= limit {
-		switch z.Next() {
-		case html.ErrorToken: // the end, or a token longer than the page can be
-			return w.finish()
+		kind := z.Next()
+		if kind == html.ErrorToken { // the end
+			break
+		}
+		switch kind {
 		case html.TextToken:
-			if len(w.hidden) == 0 && !raw {
+			if w.hidden == "" {
 				w.text(z.Text())
 			}
-			raw = false
-		case html.StartTagToken:
-			raw = w.start(z.Raw()[1:], false)
-		case html.SelfClosingTagToken:
-			raw = w.start(z.Raw()[1:], true)
+		case html.StartTagToken, html.SelfClosingTagToken:
+			name := tagName(z.Raw()[1:])
+			if string(name) == "title" && title == "" && w.hidden == "" {
+				if z.Next() == html.TextToken {
+					text := z.Text()
+					title = strings.TrimSpace(cleanText(string(text[:min(len(text), 1000)])))
+				}
+				continue
+			}
+			w.start(z, name, kind == html.SelfClosingTagToken)
 		case html.EndTagToken:
 			w.end(tagName(z.Raw()[2:]))
 		}
 	}
-	return w.finish()
-}
-
-const maxLists = 8 // deeper ones are indented as this
-
-type textWriter struct {
-	out    []byte
-	base   URL
-	origin string // of base
-	folder string // of base: what a relative reference is appended to
-
-	breaks  int    // line breaks due before the next word
-	space   bool   // a blank is due before the next word
-	prefix  string // and this after the breaks: a heading or list mark
-	pre     bool
-	joiner  bool           // the last character was a zero-width joiner
-	lists   []int          // open lists: the number of the next item, -1 without numbers
-	cells   int            // cells so far in this row of a table
-	link    []byte         // address of the open link
-	opened  bool           // its bracket is written
-	hidden  []string       // names of the open elements from the hidden one on
-	count   map[string]int // how often each stands in hidden
-	title   []byte
-	inTitle bool
-}
-
-func (w *textWriter) setBase(u URL) {
-	w.base, w.origin = u, u.origin()
-	w.folder = w.origin + u.Path[:strings.LastIndexByte(u.Path, '/')+1]
-}
-
-func (w *textWriter) finish() (title, text string) {
 	w.closeLink()
 	w.endPre()
-	return string(bytes.TrimSpace(w.title)), string(bytes.TrimSpace(w.out))
+	return title, string(bytes.TrimSpace(w.out))
 }
 
-// due writes the white space and marks that stand before the next word.
-func (w *textWriter) due() {
-	if w.breaks > 0 {
-		if len(w.out) > 0 {
-			w.out = append(w.out, "\n\n"[:w.breaks]...)
+// tagName returns the name at the start of a tag, made lower-case in place. The
+// tokenizer's own method copies it.
+func tagName(tag []byte) []byte {
+	for i, c := range tag {
+		if c <= ' ' || c == '/' || c == '>' {
+			return tag[:i]
 		}
-		w.out = append(w.out, w.prefix...)
-	} else if w.space && len(w.out) > 0 {
-		if c := w.out[len(w.out)-1]; c != ' ' && c != '\n' {
-			w.out = append(w.out, ' ')
-		}
-	}
-	w.breaks, w.space, w.prefix = 0, false, ""
-	if len(w.link) > 0 && !w.opened {
-		w.out = append(w.out, '[')
-		w.opened = true
-	}
-}
-
-func (w *textWriter) text(b []byte) {
-	if w.inTitle {
-		if len(w.title) < 1000 {
-			w.title = append(w.title, cleanText(string(b[:min(len(b), 1000)]))...)
-		}
-		return
-	}
-	for i := 0; i < len(b); {
-		if j := plainEnd(b, i); j > i {
-			w.plain(b[i:j])
-			i = j
-			continue
-		}
-		r, n := utf8.DecodeRune(b[i:])
-		i += n
-		switch {
-		case r <= ' ' && (!w.pre || r != '\n' && r != '\t' && r != ' '):
-			w.space = true
-		case !w.keeps(r):
-		case unicode.IsSpace(r) && !w.pre:
-			w.space = true
-		default: // with U+FFFD for what is not UTF-8, or its bytes could be joined by what is left out
-			w.due()
-			w.out = utf8.AppendRune(w.out, r)
+		if c >= 'A' && c <= 'Z' {
+			tag[i] = c | 0x20
 		}
 	}
-}
-
-// plain takes in printable ASCII without two blanks in a row.
-func (w *textWriter) plain(s []byte) {
-	w.joiner = false
-	if s[0] == ' ' && !w.pre {
-		w.space = true
-		if s = s[1:]; len(s) == 0 {
-			return
-		}
-	}
-	if w.breaks > 0 || w.space || len(w.link) > 0 {
-		w.due()
-	}
-	if w.out = append(w.out, s...); s[len(s)-1] == ' ' && !w.pre {
-		w.out, w.space = w.out[:len(w.out)-1], true
-	}
-}
-
-// plainEnd returns the index of the first byte from i on that is not printable
-// ASCII or is a blank before another. It looks at eight bytes at a time.
-func plainEnd(b []byte, i int) int {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	for ; i+8 < len(b); i += 8 {
-		x := binary.LittleEndian.Uint64(b[i:])
-		del, blank := x^0x7f*ones, x^0x20*ones // have a zero byte where x has that character
-		blank = (blank - ones) &^ blank & highs
-		if (x|(x-0x20*ones)|(del-ones)&^del)&highs != 0 || blank&(blank>>8) != 0 || blank>>63 != 0 && b[i+8] == ' ' {
-			break
-		}
-	}
-	for i < len(b) && b[i] >= ' ' && b[i] < 0x7f && (b[i] != ' ' || i+1 == len(b) || b[i+1] != ' ') {
-		i++
-	}
-	return i
-}
-
-func (w *textWriter) keeps(r rune) bool {
-	ok := !invisible(r)
-	if joiner := r == '\u200c' || r == '\u200d'; joiner && w.joiner {
-		ok = false // a run of them spells something out in bits
-	} else {
-		w.joiner = joiner
-	}
-	return ok
+	return tag
 }
 
 // invisible reports whether a character shows nothing by itself and can carry
@@ -188,160 +82,254 @@ func invisible(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
+// appendVisible leaves out invisible characters, and joiners after another: a run
+// of them spells something out in bits.
+func appendVisible(out []byte, r rune) []byte {
+	joiner := r == '\u200c' || r == '\u200d'
+	if invisible(r) || joiner && (bytes.HasSuffix(out, []byte("\u200c")) || bytes.HasSuffix(out, []byte("\u200d"))) {
+		return out
+	}
+	return utf8.AppendRune(out, r)
+}
+
 // cleanText leaves invisible characters out of a text that is not HTML.
 func cleanText(s string) string {
-	w := textWriter{}
-	return strings.Map(func(r rune) rune {
-		if r < 0x7f {
-			w.joiner = false
-		}
-		if r < 0x7f && r >= ' ' || w.keeps(r) {
-			return r
-		}
-		return -1
-	}, s)
-}
-
-func (w *textWriter) block(breaks int) {
-	if w.pre {
-		return
+	out := make([]byte, 0, len(s))
+	for _, r := range s {
+		out = appendVisible(out, r)
 	}
-	w.breaks, w.space = max(w.breaks, breaks), false
+	return string(out)
 }
 
-// How an element is laid out.
-type layout uint8
+const maxLink = 2000 // bytes
+
+type textWriter struct {
+	out  []byte
+	base URL
+
+	breaks int    // line breaks due before the next word
+	space  bool   // a blank is due before the next word
+	prefix string // and this after the breaks: a heading or list mark
+	pre    bool
+	lists  []int  // open lists: the number of the next item, 0 without numbers
+	cells  int    // cells so far in this row of a table
+	link   string // address of the open link
+	opened bool   // its bracket is written
+	hidden string // name of the open element that is hidden; "" if none is
+	depth  int    // open elements in it that keep a tag from being its end
+}
+
+// due writes the white space and marks that stand before the next word.
+func (w *textWriter) due() {
+	if w.breaks > 0 {
+		if len(w.out) > 0 {
+			w.out = append(w.out, "\n\n"[:w.breaks]...)
+		}
+		w.out = append(w.out, w.prefix...)
+	} else if w.space && len(w.out) > 0 {
+		if c := w.out[len(w.out)-1]; c != ' ' && c != '\n' {
+			w.out = append(w.out, ' ')
+		}
+	}
+	w.breaks, w.space, w.prefix = 0, false, ""
+	if w.link != "" && !w.opened {
+		w.out = append(w.out, '[')
+		w.opened = true
+	}
+}
+
+func (w *textWriter) text(b []byte) {
+	for i := 0; i < len(b); {
+		start, c := i, b[i] // a run of ASCII: with all white space where it is kept, else of words with one blank between
+		if w.pre {
+			for i < len(b) && b[i] < 0x7f && (b[i] >= ' ' || b[i] == '\n' || b[i] == '\t') {
+				i++
+			}
+		} else if c > ' ' {
+			for i < len(b) && b[i] < 0x7f && (b[i] > ' ' || b[i] == ' ' && b[i-1] != ' ') {
+				i++
+			}
+		}
+		switch {
+		case i > start:
+			w.due()
+			if w.out = append(w.out, b[start:i]...); b[i-1] == ' ' && !w.pre {
+				w.out, w.space = w.out[:len(w.out)-1], true
+			}
+		case c <= ' ':
+			w.space = true
+			i++
+		default: // U+FFFD for what is not UTF-8: its bytes could join across what is left out
+			r, n := utf8.DecodeRune(b[i:])
+			i += n
+			if invisible(r) {
+				continue
+			}
+			if !w.pre && unicode.IsSpace(r) {
+				w.space = true
+				continue
+			}
+			w.due()
+			w.out = appendVisible(w.out, r)
+		}
+	}
+}
+
+// How an element is laid out: the line breaks around it, or one of the others.
+type layout int
 
 const (
 	inline    layout = iota
 	line             // begins a line
 	paragraph        // has a blank line around it
+	void             // holds nothing
 	unseen           // with all that it holds
-	rawUnseen        // and what it holds is one text
-	void             // unseen, and holds nothing
 )
 
 func layoutOf(name []byte) layout {
 	switch string(name) {
-	case "a", "b", "i", "em", "strong", "span", "code", "br", "img":
+	case "a", "b", "i", "em", "strong", "span", "code", "td", "th":
 		return inline
 	case "div", "section", "article", "header", "footer", "main", "aside", "nav", "form", "fieldset", "figure",
 		"figcaption", "address", "dt", "dd", "tr", "li", "ul", "ol", "details", "summary", "option", "caption", "legend",
 		"tbody", "thead", "tfoot", "body", "html", "center", "hgroup", "search", "select", "optgroup", "menu":
 		return line
-	case "p", "blockquote", "pre", "table", "dl", "hr", "h1", "h2", "h3", "h4", "h5", "h6":
+	case "p", "blockquote", "pre", "table", "dl", "h1", "h2", "h3", "h4", "h5", "h6":
 		return paragraph
-	case "script", "style", "iframe", "noembed", "noframes":
-		return rawUnseen
-	case "noscript", "template", "svg", "object", "audio", "video", "canvas", "datalist":
-		return unseen
-	case "input", "meta", "link", "area", "col", "embed", "source", "track", "wbr", "param", "keygen":
+	case "br", "img", "hr", "base", "input", "meta", "link", "area", "col", "embed", "source", "track", "wbr", "param", "keygen":
 		return void
+	case "script", "style", "iframe", "noembed", "noframes", "noscript", "template", "svg", "object", "audio", "video", "canvas", "datalist":
+		return unseen
 	}
 	return inline
 }
 
-// start takes a start tag in. It reports whether raw text follows that is not
-// to be shown.
-func (w *textWriter) start(tag []byte, selfClosing bool) (raw bool) {
-	name := tagName(tag)
-	kind := layoutOf(name)
-	if len(w.hidden) > 0 {
-		if !w.endsHidden(name) {
-			w.enterHidden(name, selfClosing)
-			return kind == rawUnseen
-		}
-		w.hidden = w.hidden[:0]
+// block makes the breaks around a block due.
+func (w *textWriter) block(l layout) {
+	if (l == line || l == paragraph) && !w.pre {
+		w.breaks, w.space = max(w.breaks, int(l)), false
 	}
-	if kind == rawUnseen {
-		return true
-	}
-	a := readAttributes(tag[len(name):])
-	if kind == unseen || a.hidden || string(name) == "dialog" && !a.open {
-		w.enterHidden(name, selfClosing)
-		return false
-	}
-	switch kind {
-	case line:
-		w.block(1)
-	case paragraph:
-		w.block(2)
-	}
-	w.mark(name, &a)
-	return false
 }
 
-// mark writes, or makes due, what stands for the start of an element.
-func (w *textWriter) mark(name []byte, a *attributes) {
+// attributes are those of a tag that matter.
+type attributes struct {
+	hidden, open bool
+	href, alt    string
+}
+
+// readAttributes reads those of a tag, and no more than it must: the tokenizer
+// takes its time to hand them out.
+func readAttributes(z *html.Tokenizer, name string) (a attributes) {
+	tag := z.Raw()
+	hides := bytes.Contains(tag, []byte("hidden")) || bytes.Contains(tag, []byte("style")) || bytes.ContainsAny(tag, "HIDENSTYL")
+	for more := hides || lists("a img base dialog", name); more && (hides || a.href == "" || name != "a"); {
+		var key, val []byte
+		key, val, more = z.TagAttr()
+		switch string(key) {
+		case "hidden":
+			a.hidden = true
+		case "style":
+			a.hidden = a.hidden || hidingStyle(string(val))
+		case "open":
+			a.open = true
+		case "href":
+			a.href = string(bytes.TrimSpace(val))
+		case "alt":
+			a.alt = string(val)
+		}
+	}
+	return a
+}
+
+func (w *textWriter) start(z *html.Tokenizer, name []byte, selfClosing bool) {
+	kind := layoutOf(name)
+	empty := kind == void || selfClosing && string(name) == "svg"
+	if w.hidden != "" {
+		by, _ := impliedEnd(w.hidden)
+		if w.depth > 0 || !lists(by, string(name)) && !(w.hidden == "p" && (kind == line || kind == paragraph)) {
+			if !empty && w.nests(name, kind) {
+				w.depth++
+			}
+			return
+		}
+		w.hidden = ""
+	}
+	var a attributes
+	if len(z.Raw()) > len(name)+2 {
+		a = readAttributes(z, string(name))
+	}
+	if kind == unseen || a.hidden || string(name) == "dialog" && !a.open {
+		if !empty {
+			w.hidden = string(name)
+		}
+		return
+	}
+	w.block(kind)
 	switch string(name) {
 	case "a":
 		w.closeLink()
 		w.setLink(a.href)
-	case "img":
-		if len(a.alt) > 0 {
-			w.text([]byte("[image: "))
-			w.text(a.alt)
-			w.text([]byte("]"))
+	case "base":
+		if u, err := w.base.Resolve(a.href); err == nil && len(a.href) < maxLink {
+			w.base = u
 		}
 	case "br":
 		if w.pre {
 			w.out = append(w.out, '\n')
-		} else {
-			w.block(1)
 		}
+		w.block(line)
 	case "h1", "h2", "h3", "h4", "h5", "h6":
 		w.prefix = "###### "['6'-name[1]:]
-	case "ul", "ol":
-		number := -1
-		if string(name) == "ol" {
-			n, err := strconv.ParseUint(string(a.start), 10, 31)
-			if number = int(n); err != nil {
-				number = 1
-			}
-		}
-		if len(w.lists) < maxLists {
-			w.lists = append(w.lists, number)
+	case "hr":
+		w.block(paragraph)
+		w.text([]byte("---"))
+		w.block(paragraph)
+	case "img":
+		if a.alt != "" {
+			w.text([]byte("[image: " + a.alt + "]"))
 		}
 	case "li":
-		const indent = "              - " // of the deepest list
-		inner := max(len(w.lists)-1, 0)
-		w.prefix = indent[2*(maxLists-1-inner):]
-		if inner < len(w.lists) && w.lists[inner] >= 0 {
-			w.prefix = indent[:2*inner] + strconv.Itoa(w.lists[inner]) + ". "
-			w.lists[inner]++
+		w.prefix = "- "
+		if in := len(w.lists) - 1; in >= 0 {
+			if w.lists[in] > 0 {
+				w.prefix = strconv.Itoa(w.lists[in]) + ". "
+				w.lists[in]++
+			}
+			w.prefix = strings.Repeat("  ", min(in, 8)) + w.prefix
 		}
-	case "tr":
-		w.cells = 0
-	case "td", "th":
-		if w.cells++; w.cells > 1 {
-			w.space = true
-			w.due()
-			w.out = append(w.out, '|')
-			w.space = true
-		}
+	case "ol":
+		w.lists = append(w.lists, 1)
+	case "ul":
+		w.lists = append(w.lists, 0)
 	case "pre":
 		w.due()
 		w.out = append(w.out, "```\n"...)
 		w.pre = true
-	case "hr":
-		w.due()
-		w.out = append(w.out, "---"...)
-		w.block(2)
-	case "title":
-		w.inTitle = w.title == nil
-	case "base":
-		if b, err := w.base.Resolve(string(a.href)); err == nil && len(a.href) > 0 {
-			w.setBase(b)
+	case "td", "th":
+		if w.cells++; w.cells > 1 {
+			w.text([]byte(" | "))
 		}
+	case "tr":
+		w.cells = 0
 	}
 }
 
 func (w *textWriter) end(name []byte) {
-	if len(w.hidden) > 0 {
-		w.leaveHidden(name)
-		return
-	}
 	kind := layoutOf(name)
+	if w.hidden != "" {
+		_, optional := impliedEnd(w.hidden)
+		switch {
+		case w.depth > 0 && w.nests(name, kind):
+			w.depth--
+			return
+		case w.depth == 0 && string(name) == w.hidden:
+			w.hidden = ""
+			return
+		case w.depth > 0 || !optional || kind != line && kind != paragraph || string(name) == "p":
+			return
+		}
+		w.hidden = "" // by the end of what is around it
+	}
 	switch string(name) {
 	case "a":
 		w.closeLink()
@@ -351,16 +339,44 @@ func (w *textWriter) end(name []byte) {
 		if w.lists = w.lists[:max(len(w.lists)-1, 0)]; len(w.lists) == 0 {
 			kind = paragraph
 		}
-	case "title":
-		w.inTitle = false
 	}
-	switch kind {
-	case line:
-		w.block(1)
-	case paragraph:
+	if kind == paragraph {
 		w.prefix = "" // of a heading without words
-		w.block(2)
 	}
+	w.block(kind)
+}
+
+// nests reports whether tags of this name open and close a level in the hidden
+// element: its own name, or, where its end tag may be left out, any block whose
+// may not.
+func (w *textWriter) nests(name []byte, kind layout) bool {
+	if _, optional := impliedEnd(w.hidden); !optional {
+		return string(name) == w.hidden
+	}
+	_, optional := impliedEnd(string(name))
+	return !optional && (kind == line || kind == paragraph)
+}
+
+// impliedEnd tells of an element whether its end tag may be left out, and which
+// start tags then end it (HTML Standard, 13.1.2.4). A paragraph ends at any block.
+func impliedEnd(name string) (by string, optional bool) {
+	switch name {
+	case "p":
+		by = "td th hr"
+	case "li":
+		by = "li"
+	case "dt", "dd":
+		by = "dt dd"
+	case "option", "optgroup":
+		by = "option optgroup"
+	case "td", "th":
+		by = "td th tr tbody tfoot"
+	case "tr":
+		by = "tr tbody tfoot"
+	case "thead", "tbody", "tfoot":
+		by = "tbody tfoot"
+	}
+	return by, by != ""
 }
 
 func (w *textWriter) endPre() {
@@ -374,231 +390,21 @@ func (w *textWriter) endPre() {
 	w.out = append(w.out, "```"...)
 }
 
-// tagName returns the lower-case name at the start of a tag without its "<" or
-// "</". Here and below tags are read from their bytes, as the tokenizer's own
-// methods copy each name and value several times.
-func tagName(tag []byte) []byte {
-	end := 0
-	for end < len(tag) && tag[end] > ' ' && tag[end] != '/' && tag[end] != '>' {
-		end++
-	}
-	return lower(tag[:end])
-}
-
-// lower returns an ASCII name in lower case, of the same length whatever it holds.
-func lower(name []byte) []byte {
-	if !slices.ContainsFunc(name, func(c byte) bool { return c >= 'A' && c <= 'Z' }) {
-		return name
-	}
-	name = bytes.Clone(name)
-	for i, c := range name {
-		if c >= 'A' && c <= 'Z' {
-			name[i] = c | 0x20
-		}
-	}
-	return name
-}
-
-// attributes are those of a tag that matter.
-type attributes struct {
-	hidden, open     bool
-	href, alt, start []byte
-}
-
-func readAttributes(tag []byte) (a attributes) {
-	for len(tag) > 1 { // the last byte is ">"
-		var key, val []byte
-		key, val, tag = nextAttribute(tag)
-		switch string(lower(key)) {
-		case "hidden":
-			a.hidden = true
-		case "style":
-			a.hidden = a.hidden || hidingStyle(string(unescape(val)))
-		case "open":
-			a.open = true
-		case "href":
-			a.href = unescape(val)
-		case "alt":
-			a.alt = unescape(val)
-		case "start":
-			a.start = val
-		}
-	}
-	return a
-}
-
-func unescape(val []byte) []byte {
-	if bytes.IndexByte(val, '&') < 0 {
-		return val
-	}
-	if bytes.Count(val, []byte("&")) == bytes.Count(val, []byte("&amp;")) {
-		return bytes.ReplaceAll(val, []byte("&amp;"), []byte("&")) // by far the most common
-	}
-	return []byte(html.UnescapeString(string(val)))
-}
-
-// nextAttribute reads one attribute of a tag as the tokenizer does.
-func nextAttribute(tag []byte) (key, val, rest []byte) {
-	i := 0
-	for i < len(tag) && (isBlank(tag[i]) || tag[i] == '/') {
-		i++
-	}
-	start := i
-	if i < len(tag) && tag[i] == '=' {
-		i++ // is part of the name there
-	}
-	for i < len(tag) && inKey[tag[i]] {
-		i++
-	}
-	key = tag[start:i]
-	for i < len(tag) && isBlank(tag[i]) {
-		i++
-	}
-	if i == len(tag) || tag[i] != '=' {
-		if i == start {
-			i++ // the end of the tag
-		}
-		return key, nil, tag[min(i, len(tag)):]
-	}
-	for i++; i < len(tag) && isBlank(tag[i]); i++ {
-	}
-	if i == len(tag) {
-		return key, nil, nil
-	}
-	if quote := tag[i]; quote == '"' || quote == '\'' {
-		end := bytes.IndexByte(tag[i+1:], quote)
-		if end < 0 {
-			return key, tag[i+1:], nil
-		}
-		return key, tag[i+1 : i+1+end], tag[i+end+2:]
-	}
-	start = i
-	for i < len(tag) && !isBlank(tag[i]) && tag[i] != '>' {
-		i++
-	}
-	return key, tag[start:i], tag[i:]
-}
-
-// inKey are the characters of an attribute's name.
-var inKey = func() (set [256]bool) {
-	for c := range set {
-		set[c] = !isBlank(byte(c)) && c != '/' && c != '>' && c != '='
-	}
-	return set
-}()
-
-func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f' }
-
 func (w *textWriter) closeLink() {
 	if w.opened {
-		w.out = append(w.out, "]("...)
-		w.out = append(w.out, w.link...)
-		w.out = append(w.out, ')')
+		w.out = append(w.out, "]("+w.link+")"...)
 	}
-	w.link, w.opened = w.link[:0], false
+	w.link, w.opened = "", false
 }
 
 // setLink makes the target of a link absolute, so that it can be fetched as it
 // stands in the text. What is no page gives no link.
-func (w *textWriter) setLink(href []byte) {
-	href = bytes.TrimSpace(href)
-	if len(href) == 0 || href[0] == '#' || len(href) > 2000 {
+func (w *textWriter) setLink(href string) {
+	if href == "" || href[0] == '#' || len(href) > maxLink {
 		return
 	}
-	from, rest := w.folder, href
-	for bytes.HasPrefix(rest, []byte("../")) {
-		rest = rest[3:]
-		if len(from) > len(w.origin)+1 {
-			from = from[:strings.LastIndexByte(from[:len(from)-1], '/')+1]
-		}
-	}
-	switch {
-	case !plainRef(rest):
-	case bytes.HasPrefix(href, []byte("http://")) || bytes.HasPrefix(href, []byte("https://")):
-		w.link = append(w.link, href...)
-		return
-	case href[0] == '/':
-		w.link = append(append(w.link, w.origin...), href...)
-		return
-	case rest[0] != '?' && bytes.IndexByte(rest, ':') < 0:
-		w.link = append(append(w.link, from...), rest...)
-		return
-	}
-	if u, err := w.base.Resolve(strings.ReplaceAll(string(href), " ", "%20")); err == nil {
-		w.link = append(w.link, u.String()...)
-	}
-}
-
-// inRef are the characters of a reference that need no encoding.
-var inRef = func() (set [256]bool) {
-	for c := byte('!'); c < 0x7f; c++ {
-		set[c] = strings.IndexByte("\"'()<>@[\\]^`{|}", c) < 0
-	}
-	return set
-}()
-
-// plainRef reports whether a reference needs no encoding and has no empty or
-// dot segments but after its scheme. Most are such, and ParseURL takes its time.
-func plainRef(ref []byte) bool {
-	if len(ref) == 0 || ref[0] == '.' || ref[0] == '#' {
-		return false
-	}
-	for i, c := range ref {
-		if !inRef[c] || i > 0 && ref[i-1] == '/' && (c == '.' || c == '/' && (i < 5 || i > 7 || ref[i-2] != ':')) {
-			return false
-		}
-	}
-	return true
-}
-
-// Elements whose end tag may be left out, and the start tags that end them then
-// (HTML Standard, 13.1.2.4).
-var impliedEnd = map[string]string{
-	"li": " li ", "dt": " dt dd ", "dd": " dt dd ", "option": " option optgroup ", "tr": " tr tbody tfoot ",
-	"td": " td th tr tbody tfoot ", "th": " td th tr tbody tfoot ",
-	"p": " address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6" +
-		" header hr main menu nav ol p pre search section table ul ",
-}
-
-// listings open a new level, in which such a start tag ends nothing outside.
-var listings = []string{"ul", "ol", "dl", "table", "select", "menu"}
-
-// endsHidden reports whether a start tag implies the end of the hidden element.
-func (w *textWriter) endsHidden(name []byte) bool {
-	ends, ok := impliedEnd[w.hidden[0]]
-	return ok && strings.Contains(ends, " "+string(name)+" ") &&
-		!slices.ContainsFunc(listings, func(s string) bool { return w.count[s] > 0 })
-}
-
-func (w *textWriter) enterHidden(name []byte, selfClosing bool) {
-	switch s := string(name); {
-	case layoutOf(name) == void, s == "br", s == "img", s == "hr", s == "base", s == "svg" && selfClosing:
-	default:
-		if w.count == nil {
-			w.count = map[string]int{}
-		} else if len(w.hidden) == 0 {
-			clear(w.count)
-		}
-		w.hidden = append(w.hidden, s)
-		w.count[s]++
-	}
-}
-
-func (w *textWriter) leaveHidden(name []byte) {
-	if w.count[string(name)] > 0 {
-		for {
-			last := w.hidden[len(w.hidden)-1]
-			w.hidden = w.hidden[:len(w.hidden)-1]
-			if w.count[last]--; last == string(name) {
-				return
-			}
-		}
-	}
-	// The end of an element around it ends one whose own end tag is optional.
-	// Otherwise browsers ignore an end tag that fits nothing, and so does this.
-	if _, ok := impliedEnd[w.hidden[0]]; ok && (layoutOf(name) == line || layoutOf(name) == paragraph) && string(name) != "p" {
-		w.hidden = w.hidden[:0]
-		w.end(name)
+	if u, err := w.base.Resolve(strings.ReplaceAll(href, " ", "%20")); err == nil {
+		w.link = u.String()
 	}
 }
 
@@ -606,55 +412,27 @@ func (w *textWriter) leaveHidden(name []byte) {
 // not shown, transparent, without size, off the page, or in the colour of its
 // background.
 func hidingStyle(css string) bool {
-	var color, background string
-	var flat, clipped bool
-	for decl := range strings.SplitSeq(strings.ToLower(css), ";") {
-		prop, val, _ := strings.Cut(decl, ":")
-		val = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(val), "!important"))
-		num, isNum := leadingNumber(val)
-		switch strings.TrimSpace(prop) {
-		case "display":
-			if val == "none" {
-				return true
-			}
-		case "visibility", "content-visibility":
-			if val == "hidden" || val == "collapse" {
-				return true
-			}
-		case "opacity":
-			if isNum && num < 0.1 {
-				return true
-			}
-		case "font-size":
-			if isNum && num < 2 && (strings.HasSuffix(val, "px") || strings.HasSuffix(val, "pt") || num == 0) {
-				return true
-			}
-		case "text-indent", "left", "top", "right", "bottom", "margin-left", "margin-top":
-			if isNum && num <= -900 {
-				return true
-			}
-		case "clip":
-			if strings.HasPrefix(strings.ReplaceAll(val, " ", ""), "rect(0") {
-				return true
-			}
-		case "width", "height", "max-height", "max-width":
-			flat = flat || isNum && num <= 1 && !strings.HasSuffix(val, "em") && !strings.HasSuffix(val, "fr")
-		case "overflow", "overflow-y", "overflow-x":
-			clipped = clipped || val == "hidden" || val == "clip"
-		case "color":
-			color = val
-		case "background", "background-color":
-			background = val
-		}
+	style := map[string]string{}
+	for declaration := range strings.SplitSeq(strings.ToLower(css), ";") {
+		prop, val, _ := strings.Cut(declaration, ":")
+		style[strings.TrimSpace(prop)] = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(val), "!important"))
 	}
-	return flat && clipped || color == "transparent" || color != "" && color == background
-}
-
-func leadingNumber(s string) (float64, bool) {
-	end := 0
-	for end < len(s) && (s[end] >= '0' && s[end] <= '9' || s[end] == '.' || s[end] == '-' && end == 0) {
-		end++
+	is := func(values string, props ...string) bool {
+		return slices.ContainsFunc(props, func(p string) bool { return style[p] != "" && strings.Contains(values, " "+style[p]+" ") })
 	}
-	f, err := strconv.ParseFloat(s[:end], 64)
-	return f, err == nil
+	atMost := func(limit float64, props ...string) bool { // in pixels, or of zero in any unit
+		return slices.ContainsFunc(props, func(p string) bool {
+			number := strings.TrimRight(style[p], "abcdefghijklmnopqrstuvwxyz% ")
+			n, err := strconv.ParseFloat(number, 64)
+			unit := style[p][len(number):]
+			return err == nil && n <= limit && (n <= 0 || unit == "" || unit == "px" || unit == "pt")
+		})
+	}
+	color := style["color"]
+	return is(" none ", "display") || is(" hidden collapse ", "visibility", "content-visibility") ||
+		atMost(0.09, "opacity") || atMost(1.9, "font-size") ||
+		atMost(-900, "text-indent", "left", "top", "right", "bottom", "margin-left", "margin-top") ||
+		strings.HasPrefix(strings.ReplaceAll(style["clip"], " ", ""), "rect(0") ||
+		atMost(1, "width", "height", "max-width", "max-height") && is(" hidden clip ", "overflow", "overflow-x", "overflow-y") ||
+		color == "transparent" || color != "" && (color == style["background"] || color == style["background-color"])
 }

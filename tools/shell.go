@@ -108,7 +108,7 @@ func (j *Judgement) reach(facts Facts, network bool) {
 		j.Egress = Egress{Kind: EgressNone}
 	}
 	j.Sends, j.ReadsUntrusted = open, open
-	j.ReadsPrivate = !facts.Boxed || len(facts.Roots) > 1
+	j.ReadsPrivate = !facts.Boxed || facts.MoreShown || len(facts.Roots) > 1
 	j.ChangesOutside = open
 }
 

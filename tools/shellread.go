@@ -10,7 +10,7 @@ import (
 // builtin handles what the shell does itself and reports whether it did.
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
-	why := opaqueBuiltin(c.words, false)
+	why := new(shellParser).hides(c.words, false)
 	if why != "" { // the parser has not looked behind wrappers
 		a.setOpaque(why)
 	}

@@ -181,6 +181,7 @@ type Facts struct {
 
 	Boxed      bool // shell and Python calls run in the sandbox
 	NetBlocked bool // and their network can be taken away
+	MoreShown  bool // and see more than the writable roots and the system's folders
 
 	Paths    map[string]PathFact    // by PathUse.Name
 	Programs map[string]ProgramFact // by program word
