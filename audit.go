@@ -118,7 +118,7 @@ type Log struct {
 	head    mark
 	id      fileID
 	logID   [16]byte
-	enc     encoder
+	
 	buf     []byte
 	clock   int64 // Unix time of seconds
 	seconds [len("2006-01-02T15:04:05.")]byte
@@ -194,8 +194,7 @@ func (l *Log) Append(ctx context.Context, sync bool, recs ...Record) error {
 		return l.fail(errors.New("this log is written by Update"))
 	}
 	l.lock.enter()
-	l.enc.b = l.enc.b[:0]
-	body := l.enc.records(recs...)
+	body := encodeRecords(recs...)
 	err := l.lock.flock(ctx)
 	if err == nil {
 		if err = l.fresh(); err == nil {
@@ -251,7 +250,7 @@ func (l *Log) fresh() error {
 func (l *Log) write(body []byte) error {
 	buf, h := l.encode(l.buf[:0], body, l.lock.at)
 	if l.buf = buf; cap(buf) > 1<<20 {
-		l.buf, l.enc.b = nil, nil
+		l.buf = nil
 	}
 	if err := l.put(buf, l.head.off); err != nil {
 		return err

@@ -22,12 +22,9 @@ type Record struct {
 	Body                     recordBody
 }
 
-// A recordBody is one of the types below; fields writes what its kind has of its
-// own, in the order of the struct.
-type recordBody interface {
-	kind() string
-	fields(*encoder)
-}
+// A recordBody is one of the types below. Its fields are written in the order of
+// the struct; see encoder.value for the types that they may have.
+type recordBody interface{ kind() string }
 
 type genesisRecord struct {
 	Format int    `json:"format"`
@@ -197,78 +194,3 @@ func (recoveredRecord) kind() string   { return "recovered" }
 func (gapRecord) kind() string         { return "gap" }
 func (acceptRecord) kind() string      { return "accept" }
 func (restartRecord) kind() string     { return "restart" }
-
-func (r genesisRecord) fields(e *encoder) {
-	e.int("format", r.Format).str("log", r.Log)
-	for _, f := range [...]struct{ key, val string }{{"key", r.Key}, {"file", r.File}, {"head", r.Head}} {
-		if f.val != "" {
-			e.str(f.key, f.val)
-		}
-	}
-}
-
-func (r startRecord) fields(e *encoder) {
-	e.str("version", r.Version).str("settings", r.Settings).str("tools", r.Tools).str("sandbox", r.Sandbox).
-		str("model", r.Model).str("origin", r.Origin).str("workspace", r.Workspace)
-}
-
-func (r userMessageRecord) fields(e *encoder) { e.str("text", r.Text).str("source", r.Source) }
-
-func (r modelTurnRecord) fields(e *encoder) {
-	e.str("model", r.Model).str("text", r.Text).int("in", r.In).int("out", r.Out).
-		list("calls", r.Calls).int64("ms", r.MS).str("finish", r.Finish)
-}
-
-func (r decisionRecord) fields(e *encoder) {
-	e.str("tool", r.Tool).raw("args", r.Args).str("digest", r.Digest).str("summary", r.Summary).str("risk", r.Risk).
-		list("labels", r.Labels).str("verdict", r.Verdict).str("by", r.By).str("step", r.Step).str("rule", r.Rule).
-		list("reasons", r.Reasons).str("grant", r.Grant).list("targets", r.Targets)
-	e.open("egress").str("kind", r.Egress.Kind).list("hosts", r.Egress.Hosts).close().str("purpose", r.Purpose)
-}
-
-func (r resultRecord) fields(e *encoder) {
-	e.bool("ok", r.OK).str("error", r.Error).optional("exit", r.Exit).int64("ms", r.MS).int64("bytes", r.Bytes).
-		str("digest", r.Digest).str("preview", r.Preview).bool("interrupted", r.Interrupted)
-}
-
-func (r egressRecord) fields(e *encoder) {
-	e.str("host", r.Host).int("port", r.Port).str("method", r.Method).str("verdict", r.Verdict).str("by", r.By).
-		int64("bytes_out", r.BytesOut).int64("bytes_in", r.BytesIn)
-}
-
-func (r questionRecord) fields(e *encoder) {
-	e.str("digest", r.Digest).list("offered", r.Offered).list("reasons", r.Reasons).str("until", r.Until)
-}
-
-func (r answerRecord) fields(e *encoder) {
-	e.str("answer", r.Answer).str("scope", r.Scope).str("by", r.By).str("reason", r.Reason)
-}
-
-func (r grantRecord) fields(e *encoder) {
-	e.str("key", r.Key).str("scope", r.Scope).str("who", r.Who).str("workspace", r.Workspace).
-		list("labels", r.Labels).str("until", r.Until)
-}
-
-func (r revokeRecord) fields(e *encoder) { grantRecord(r).fields(e) }
-
-func (r labelRecord) fields(e *encoder) {
-	e.list("set", r.Set).str("source", r.Source).str("path", r.Path)
-}
-
-func (r configRecord) fields(e *encoder) { e.str("key", r.Key).str("old", r.Old).str("new", r.New) }
-
-func (r apiRecord) fields(e *encoder) { e.str("op", r.Op).counts("refused", r.Refused) }
-
-func (resetRecord) fields(*encoder) {}
-
-func (r stopRecord) fields(e *encoder) { e.int("turns", r.Turns) }
-
-func (r recoveredRecord) fields(e *encoder) {
-	e.int64("bytes", r.Bytes).str("digest", r.Digest).str("text", r.Text)
-}
-
-func (r gapRecord) fields(e *encoder) { e.int64("have", r.Have).int64("expected", r.Expected) }
-
-func (r acceptRecord) fields(e *encoder) { e.int64("upto", r.Upto) }
-
-func (r restartRecord) fields(e *encoder) { e.str("file", r.File).str("head", r.Head) }
