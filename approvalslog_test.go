@@ -152,7 +152,7 @@ func TestApprovalsEnds(t *testing.T) {
 			path := filepath.Join(dir, approvalsName)
 			file := tt.file(bytes.SplitAfter(readTestFile(t, path), []byte("\n")))
 			if tt.pending {
-				if err := audit.setAnchored(context.Background(), true, have, g.head); err != nil {
+				if err := g.vouch(context.Background(), true, have, g.head); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -168,7 +168,7 @@ func TestApprovalsEnds(t *testing.T) {
 				}
 				// A process that had it open knows the true lines by itself, and
 				// sees a change of the length.
-				if int64(len(file)) != g.head.off {
+				if int64(len(file)) != g.head.Off {
 					if err := g.add("more"); !errors.Is(err, errDamaged) {
 						t.Fatalf("the process that had it open: %v", err)
 					}
@@ -201,8 +201,8 @@ func TestApprovalsEnds(t *testing.T) {
 
 // forge makes a line that continues another.
 func forge(after []byte, seq int, key string) []byte {
-	l := &Log{head: mark{seq: int64(seq - 1), hash: sumLine(after)}}
-	b, _ := l.encode(nil, encodeRecords(Record{Body: grantRecord{Key: key}}), testTime)
+	m := mark{Seq: int64(seq - 1), Hash: sumLine(after)}
+	b, _ := m.lines(encodeRecords(Record{Body: grantRecord{Key: key}}), testTime)
 	return b
 }
 

@@ -21,6 +21,9 @@ const (
 	maxPrefix = len(`{"prev":"","seq":,"ts":"","`) + 64 + 19 + len(timeLayout)
 )
 
+// lineFields are what any line may have before its kind's own.
+var lineFields = [...]string{"run", "chat", "channel", "call"}
+
 // encodeRecords returns, of each record's line, the part that does not depend on
 // its place in the log, from the kind on, with its newline.
 func encodeRecords(recs ...Record) []byte {
@@ -34,7 +37,7 @@ func encodeRecords(recs ...Record) []byte {
 			e.b = append(append(e.b, r.Body.kind()...), '"')
 			for i, s := range [...]string{r.Run, r.Chat, r.Channel, r.Call} {
 				if s != "" {
-					e.b = append(e.b, [...]string{`,"run":`, `,"chat":`, `,"channel":`, `,"call":`}[i]...)
+					e.b = append(append(append(e.b, `,"`...), lineFields[i]...), `":`...)
 					e.text(s)
 				}
 			}

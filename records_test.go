@@ -51,7 +51,7 @@ func goldenRecords() []Record {
 
 func TestGoldenLines(t *testing.T) {
 	recs := goldenRecords()
-	got, _ := new(Log).encode(nil, encodeRecords(recs...), testTime)
+	got, _ := mark{}.lines(encodeRecords(recs...), testTime)
 	path := filepath.Join("testdata", "audit", "golden.jsonl")
 	if os.Getenv("PICKET_TEST_UPDATE") != "" {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -64,9 +64,8 @@ func TestGoldenLines(t *testing.T) {
 	if want := readTestFile(t, path); !bytes.Equal(got, want) {
 		t.Errorf("the format changed:\n%s\nwant:\n%s", got, want)
 	}
-	c := newChain([]mark{{}})
-	if err := c.readAll(bytes.NewReader(got), int64(len(got))); err != nil || c.bad || c.end.seq != int64(len(recs)) {
-		t.Errorf("it is no chain: %+v %v", c, err)
+	if end, err := readLinked(bytes.NewReader(got), mark{}, int64(len(got)), nil); err != nil || end.Seq != int64(len(recs)) {
+		t.Errorf("it is no chain: %+v %v", end, err)
 	}
 	// What is read back is what was written.
 	lines := bytes.Split(bytes.TrimSpace(got), []byte("\n"))
@@ -282,11 +281,11 @@ func TestNoLineIsTooLong(t *testing.T) {
 			v := reflect.New(reflect.TypeOf(r.Body)).Elem()
 			fillWorst(v, text, list)
 			rec := Record{Run: text, Chat: text, Channel: text, Call: text, Body: v.Interface().(recordBody)}
-			b, h := (&Log{head: mark{seq: 1 << 62}}).encode(nil, encodeRecords(rec), testTime)
+			b, h := mark{Seq: 1 << 62}.lines(encodeRecords(rec), testTime)
 			if len(b) > maxLine {
 				t.Errorf("%s of %q: %d bytes", rec.Body.kind(), bad, len(b))
 			}
-			if !json.Valid(b) || h.off != int64(len(b)) {
+			if !json.Valid(b) || h.Off != int64(len(b)) {
 				t.Errorf("%s of %q is not JSON", rec.Body.kind(), bad)
 			}
 		}
