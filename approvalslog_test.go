@@ -202,8 +202,7 @@ func TestApprovalsEnds(t *testing.T) {
 // forge makes a line that continues another.
 func forge(after []byte, seq int, key string) []byte {
 	m := mark{Seq: int64(seq - 1), Hash: sumLine(after)}
-	b, _ := m.lines(encodeRecords(Record{Body: grantRecord{Key: key}}), testTime)
-	return b
+	return linesOf(m, Record{Body: grantRecord{Key: key}})
 }
 
 func TestApprovalsFailedAppendLeavesNothing(t *testing.T) {

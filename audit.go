@@ -44,14 +44,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -84,31 +83,6 @@ type mark struct {
 
 func (m mark) same(o mark) bool { return m.Seq == o.Seq && m.Hash == o.Hash }
 
-// lines returns what encodeRecords made as the lines that continue m, and the
-// mark of the last one.
-func (m mark) lines(body []byte, now time.Time) ([]byte, mark) {
-	b := make([]byte, 0, len(body)+bytes.Count(body, []byte("\n"))*maxPrefix)
-	for len(body) > 0 {
-		from := len(b)
-		b = append(b, `{"prev":"`...)
-		if m.Seq > 0 {
-			b = hex.AppendEncode(b, m.Hash[:])
-		}
-		m.Seq++
-		b = append(b, `","seq":`...)
-		b = strconv.AppendInt(b, m.Seq, 10)
-		b = append(b, `,"ts":"`...)
-		b = now.UTC().AppendFormat(b, timeLayout)
-		b = append(b, `",`...)
-		n := bytes.IndexByte(body, '\n') + 1
-		b = append(b, body[:n]...)
-		body = body[n:]
-		m.Hash = sha256.Sum256(b[from : len(b)-1])
-		m.Off += int64(len(b) - from)
-	}
-	return b, m
-}
-
 // LogOptions say which kind of log one is.
 type LogOptions struct {
 	// Anchor is the log whose state vouches for this one's last line; nil for
@@ -130,12 +104,15 @@ type Log struct {
 	lock *fileLock
 
 	// Under the lock:
-	f       *os.File // nil until it is needed
+	f       *os.File // nil until it is needed; changed under mu too
+	state   *os.File // the same
 	id      fileID
-	known   bool // head is the end of the file with this id
+	known   bool      // head is the end of the file with this id
+	looked  time.Time // when its name was looked up
 	head    mark
 	logID   [16]byte
 	genesis genesisRecord // of a log that has no line yet
+	enc     encoder
 
 	// For those who sync, whose lock comes after the other one:
 	mu      sync.Mutex
@@ -197,19 +174,18 @@ func (l *Log) locked(ctx context.Context, fn func(context.Context) error) error 
 // without, they are there within a second. ctx limits the wait for the lock,
 // which is at most 5 s. Every error wraps errAudit.
 func (l *Log) Append(ctx context.Context, sync bool, recs ...Record) error {
-	body := encodeRecords(recs...)
-	_, err := l.append(ctx, sync, func(int64) []byte { return body })
+	_, err := l.append(ctx, sync, func() []Record { return recs })
 	return err
 }
 
 // Accept records that the owner has seen the gaps and recoveries up to now. It
 // returns the number of the last line that this covers.
 func (l *Log) Accept(ctx context.Context) (upto int64, err error) {
-	return l.append(ctx, true, func(seq int64) []byte { return encodeRecords(Record{Body: acceptRecord{Upto: seq}}) })
+	return l.append(ctx, true, func() []Record { return []Record{{Body: acceptRecord{Upto: l.head.Seq}}} })
 }
 
 // append returns the number of the line before those that it added.
-func (l *Log) append(ctx context.Context, sync bool, body func(seq int64) []byte) (seq int64, err error) {
+func (l *Log) append(ctx context.Context, sync bool, recs func() []Record) (seq int64, err error) {
 	if l.opt.Anchor != nil {
 		return 0, l.fail(errors.New("this log is written by Update"))
 	}
@@ -217,7 +193,7 @@ func (l *Log) append(ctx context.Context, sync bool, body func(seq int64) []byte
 	err = l.locked(ctx, func(ctx context.Context) error {
 		err := l.fresh(ctx)
 		if seq = l.head.Seq; err == nil {
-			err = l.add(ctx, l.head.Off, body(seq))
+			err = l.add(ctx, l.head.Off, recs()...)
 		}
 		n = l.written
 		return err
@@ -242,7 +218,7 @@ func (l *Log) Update(ctx context.Context, fn func() ([]Record, error)) (err erro
 		if recs, err = fn(); err != nil || len(recs) == 0 {
 			return nil
 		}
-		return l.add(ctx, l.head.Off, encodeRecords(recs...))
+		return l.add(ctx, l.head.Off, recs...)
 	})
 	if lerr != nil {
 		return l.fail(lerr)
@@ -258,8 +234,16 @@ func (l *Log) fresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	now := time.Now()
+	if l.known && l.f != nil && now.Sub(l.looked) < lately {
+		// Asking for the size alone spares the next write the work that a stat
+		// makes for it (the time of change is then kept more finely).
+		if size, err := l.f.Seek(0, io.SeekEnd); err == nil && size == l.head.Off {
+			return nil
+		}
+	}
 	id, size, err := statName(l.path)
-	if err == nil && l.known && id == l.id && size == l.head.Off {
+	if l.looked = now; err == nil && l.known && id == l.id && size == l.head.Off {
 		return nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -284,30 +268,43 @@ func (l *Log) open(flag int) error {
 	if l.id, err = idOf(f); err == nil {
 		err = checkOwn(l.path)
 	}
-	if l.f = f; err != nil {
-		l.letGo()
-	} else if flag != 0 {
+	if err != nil {
+		f.Close()
+		return err
+	}
+	l.mu.Lock()
+	l.f = f
+	l.mu.Unlock()
+	if flag != 0 {
 		err = syncDir(l.dir)
 	}
 	return err
 }
 
 func (l *Log) letGo() {
-	if l.f != nil {
-		l.f.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.syncing {
+		l.done.Wait()
 	}
-	l.f = nil
+	l.f.Close()
+	l.state.Close()
+	l.f, l.state = nil, nil
 }
 
-// add appends what encodeRecords made, after the first line if there is none
-// yet, over what stands after the head up to size. If there is an anchor, it
-// learns first what is coming, and in the end, after a sync, that it is there.
-// After an error nothing of it counts, or whoever looks next finds a torn line.
-func (l *Log) add(ctx context.Context, size int64, body []byte) error {
+// add appends records, after the first line if there is none yet, over what
+// stands after the head up to size. If there is an anchor, it learns first what is
+// coming, and in the end, after a sync, that it is there. After an error nothing
+// of it counts, or whoever looks next finds a torn line.
+func (l *Log) add(ctx context.Context, size int64, recs ...Record) error {
 	if l.head.Seq == 0 {
-		body = append(encodeRecords(Record{Body: l.genesis}), body...)
+		recs = append([]Record{{Body: l.genesis}}, recs...)
 	}
-	b, h := l.head.lines(body, time.Now())
+	if l.enc.b = l.enc.b[:0]; cap(l.enc.b) > 1<<20 {
+		l.enc.b = nil
+	}
+	h := l.enc.lines(l.head, time.Now(), recs...)
+	b := l.enc.b
 	anchored := l.opt.Anchor != nil
 	if anchored {
 		if err := l.vouch(ctx, true, l.head, h); err != nil {
@@ -392,9 +389,14 @@ func (l *Log) syncTo(n uint64) error {
 		return l.err
 	}
 	l.syncing = true
-	at, h, id := l.written, l.last, l.lastID
+	f, at, h, id := l.f, l.written, l.last, l.lastID
 	l.mu.Unlock()
-	err := syncPath(l.path)
+	err := error(nil)
+	if f != nil {
+		err = syncData(f)
+	} else {
+		err = syncPath(l.path)
+	}
 	l.mu.Lock()
 	if l.syncing = false; err == nil {
 		l.synced = at
@@ -407,7 +409,7 @@ func (l *Log) syncTo(n uint64) error {
 		return err
 	}
 	return l.locked(context.Background(), func(context.Context) error {
-		err := editState(l.dir, false, func(st *auditState) bool {
+		err := l.editState(false, func(st *auditState) bool {
 			if st.Log != id || st.Head.Seq >= h.Seq { // another process was further
 				return false
 			}
@@ -440,10 +442,10 @@ func (l *Log) Close() error {
 	err := l.syncTo(n)
 	l.lock.mu.Lock() // nobody is writing
 	defer l.lock.mu.Unlock()
+	l.letGo()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = fs.ErrClosed
-	l.letGo()
 	return l.fail(errors.Join(err, l.lock.Close()))
 }
 

@@ -99,37 +99,42 @@ func readState(f io.ReaderAt) (best auditState, err error) {
 	return best, nil
 }
 
-// editState changes the state, under the lock of audit.jsonl, unless fn returns
-// false. Reading it needs no lock: a slot that is half written does not count.
-func editState(dir string, sync bool, fn func(*auditState) bool) error {
-	path := filepath.Join(dir, stateName)
-	f, err := os.OpenFile(path, os.O_RDWR|noFollow, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w; %w", err, errDamaged)
-	}
+// stateOf reads the state. It needs no lock: a slot that is half written does not
+// count.
+func stateOf(dir string) (auditState, error) {
+	f, err := os.Open(filepath.Join(dir, stateName))
 	if err != nil {
-		return err
+		return auditState{}, err
 	}
 	defer f.Close()
-	if err := checkOwn(path); err != nil {
-		return err
+	return readState(f)
+}
+
+// editState changes the state, under the lock of audit.jsonl, unless fn returns
+// false. With sync it is on the disk afterwards.
+func (l *Log) editState(sync bool, fn func(*auditState) bool) (err error) {
+	if l.state == nil || !linked(l.state) {
+		l.state.Close()
+		if l.state, err = os.OpenFile(filepath.Join(l.dir, stateName), os.O_RDWR|noFollow, 0); err != nil {
+			return err
+		}
 	}
-	st, err := readState(f)
+	st, err := readState(l.state)
 	if err != nil || !fn(&st) {
 		return err
 	}
 	st.Generation++
-	if _, err := f.WriteAt(st.slot(), int64(st.Generation%2)*slotStride); err != nil || !sync {
+	if _, err := l.state.WriteAt(st.slot(), int64(st.Generation%2)*slotStride); err != nil || !sync {
 		return err
 	}
-	return syncData(f)
+	return syncData(l.state)
 }
 
 // vouch makes the state say which line of approvals.jsonl is the last, and which
-// one may be. With sync it is on the disk afterwards.
+// one may be.
 func (l *Log) vouch(ctx context.Context, sync bool, have, next mark) error {
 	return l.opt.Anchor.locked(ctx, func(context.Context) error {
-		return editState(l.dir, sync, func(st *auditState) bool {
+		return l.opt.Anchor.editState(sync, func(st *auditState) bool {
 			st.Approvals, st.Pending = have, next
 			return true
 		})
@@ -227,11 +232,16 @@ func readLinked(r io.ReaderAt, m mark, size int64, fn func(mark, []byte)) (mark,
 // records what is wrong with it. goesOn says that the head is still in the file.
 func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 	audit := l.opt.Anchor == nil
-	var st auditState
-	err := editState(l.dir, false, func(s *auditState) bool { st = *s; return false })
-	if audit && size == 0 && errors.Is(err, fs.ErrNotExist) {
-		st.renew()
-		err = st.create(l.dir)
+	st, err := stateOf(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; %w", err, errDamaged)
+		if audit && size == 0 {
+			st.renew()
+			err = st.create(l.dir)
+		}
+	}
+	if err == nil {
+		err = checkOwn(filepath.Join(l.dir, stateName))
 	}
 	have, from := st.Approvals, l.head
 	if audit {
@@ -278,7 +288,7 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 		recs = append(recs, Record{Body: gapRecord{Have: l.head.Seq, Expected: from.Seq}})
 	}
 	if l.known = true; len(recs) > 0 || audit && l.head.Seq == 0 {
-		err = l.add(ctx, size, encodeRecords(recs...))
+		err = l.add(ctx, size, recs...)
 	} else if audit && l.head.Seq > have.Seq {
 		l.changed()
 	}
@@ -288,7 +298,7 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 	if err := syncData(l.f); err != nil {
 		return err
 	}
-	return editState(l.dir, true, func(st *auditState) bool { st.Head = l.head; return true })
+	return l.editState(true, func(st *auditState) bool { st.Head = l.head; return true })
 }
 
 // find returns the last line of audit.jsonl that is linked to the one that is
@@ -395,16 +405,15 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		var st auditState
-		editState(dir, false, func(s *auditState) bool { st = *s; return false }) // what it knows of other files
+		st, _ := stateOf(dir) // what it knows of other files, if anything
 		st.renew()
 		g := st.genesis()
 		if g.File, g.Head = aside, head; anchor != nil {
 			g.Key = ""
 		}
-		lines, h := mark{}.lines(encodeRecords(Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}}), time.Now())
+		h := l.enc.lines(mark{}, time.Now(), Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
 		fresh := l.path + ".new"
-		if err := writeNew(fresh, lines); err != nil {
+		if err := writeNew(fresh, l.enc.b); err != nil {
 			return err
 		}
 		if anchor != nil {
@@ -419,6 +428,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if err == nil {
 			err = os.Rename(fresh, l.path)
 		}
+		time.Sleep(lately) // so that all others look at the name again
 		return errors.Join(err, syncDir(dir))
 	})
 	return aside, l.fail(err)

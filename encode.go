@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -17,23 +19,36 @@ import (
 const (
 	maxField = 8 << 10
 	maxLine  = 64 << 10 // with its newline
-	// What a line holds before its kind: prev, seq and ts.
-	maxPrefix = len(`{"prev":"","seq":,"ts":"","`) + 64 + 19 + len(timeLayout)
 )
 
 // lineFields are what any line may have before its kind's own.
 var lineFields = [...]string{"run", "chat", "channel", "call"}
 
-// encodeRecords returns, of each record's line, the part that does not depend on
-// its place in the log, from the kind on, with its newline.
-func encodeRecords(recs ...Record) []byte {
-	e := encoder{b: make([]byte, 0, 1<<10)}
+// An encoder appends JSON, each text in it cut to limit bytes.
+type encoder struct {
+	b     []byte
+	limit int
+}
+
+// lines appends records as the lines that continue m, and returns the mark of
+// the last one.
+func (e *encoder) lines(m mark, now time.Time, recs ...Record) mark {
 	for _, r := range recs {
+		from := len(e.b)
+		e.b = append(e.b, `{"prev":"`...)
+		if m.Seq > 0 {
+			e.b = hex.AppendEncode(e.b, m.Hash[:])
+		}
+		m.Seq++
+		e.b = append(e.b, `","seq":`...)
+		e.b = strconv.AppendInt(e.b, m.Seq, 10)
+		e.b = append(e.b, `,"ts":"`...)
+		e.b = now.UTC().AppendFormat(e.b, timeLayout)
 		// At the last step the worst that a record can hold, some 20 fields of 8
 		// times the limit, is within the length of a line.
 		start := len(e.b)
 		for e.limit = maxField; ; e.limit /= 2 {
-			e.b = append(e.b[:start], `"kind":"`...)
+			e.b = append(e.b[:start], `","kind":"`...)
 			e.b = append(append(e.b, r.Body.kind()...), '"')
 			for i, s := range [...]string{r.Run, r.Chat, r.Channel, r.Call} {
 				if s != "" {
@@ -43,18 +58,14 @@ func encodeRecords(recs ...Record) []byte {
 			}
 			e.fields(reflect.ValueOf(r.Body))
 			e.b = append(e.b, "}\n"...)
-			if len(e.b)-start <= maxLine-maxPrefix || e.limit <= 256 {
+			if len(e.b)-from <= maxLine || e.limit <= 256 {
 				break
 			}
 		}
+		m.Hash = sha256.Sum256(e.b[from : len(e.b)-1])
+		m.Off += int64(len(e.b) - from)
 	}
-	return e.b
-}
-
-// An encoder appends JSON, each text in it cut to limit bytes.
-type encoder struct {
-	b     []byte
-	limit int
+	return m
 }
 
 // fieldKeys holds for each type what stands before its values: `,"name":`, with

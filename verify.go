@@ -119,15 +119,6 @@ func look(dir, name string) (v logView, err error) {
 	return v, fmt.Errorf("%s changes too fast", stateName)
 }
 
-func stateOf(dir string) (auditState, error) {
-	f, err := os.Open(filepath.Join(dir, stateName))
-	if err != nil {
-		return auditState{}, err
-	}
-	defer f.Close()
-	return readState(f)
-}
-
 // verifyFile checks one log; nil means that there is none and need not be one.
 func verifyFile(dir, name string) (*fileReport, error) {
 	v, err := look(dir, name)
