@@ -1,41 +1,31 @@
 package main
 
 // The log: a file that only grows, in which each line is chained to the one
-// before. audit.jsonl is one, approvals.jsonl another.
-//
-// # Format
-//
-// One JSON object a line, without blanks, UTF-8, ended by one LF:
+// before. audit.jsonl is one, approvals.jsonl another. A line is one JSON object
+// without blanks, UTF-8, ended by one LF:
 //
 //	{"prev":HEX64,"seq":N,"ts":"2006-01-02T15:04:05.000000Z","kind":KIND,…}
 //
-// prev is the SHA-256 of the exact bytes of the line before, without its LF, so
-// that a line can be checked by hand:
+// prev is the SHA-256 of the exact bytes of the line before, without its LF:
 //
 //	tail -n2 audit.jsonl | head -n1 | tr -d '\n' | sha256sum
 //
 // seq counts from 1 by 1. After kind come those of run, chat, channel and call
-// that apply, then the kind's own fields; records.go has them all, how text is
-// escaped and cut, and what is not recorded and why. The first line is
+// that apply, then the kind's own fields; see records.go. The first line is
 //
 //	{"prev":"","seq":1,"ts":…,"kind":"genesis","format":1,"log":HEX32,"key":HEX64}
 //
 // where log is random and key an Ed25519 public key (none in approvals.jsonl).
-// After a restart it also names the file that was set aside and the hash of
-// that file's last line.
-//
-// # State
+// After a restart it also names the file that was set aside and its last hash.
 //
 // audit.state holds what the log cannot say about itself: its last line that is
 // known to be on the disk, the private key, and the last line of
-// approvals.jsonl; see auditstate.go. That of audit.jsonl is written after the log
-// was synced, within a second of an append: it can be behind the log, and picket
-// rolls it forward over lines that are linked, but not ahead of it unless the log
-// lost something, which a "gap" then records. For approvals.jsonl, where a line
-// gives rights, the state first learns which line is about to become the last, and
-// no other end of the file is believed.
-//
-// # Locks
+// approvals.jsonl. That of audit.jsonl is written after a sync, within a second
+// of an append: it can be behind the log, and picket rolls it forward over lines
+// that are linked, but not ahead of it unless the log lost something, which a
+// "gap" then records. For approvals.jsonl, where a line gives rights, the state
+// first learns which line is about to become the last, and no other end of the
+// file is believed.
 //
 // Appends happen under audit.lock (approvals.lock), which is never renamed. Who
 // holds both took approvals.lock first. Who renames a log syncs it before.
@@ -83,16 +73,14 @@ type mark struct {
 
 func (m mark) same(o mark) bool { return m.Seq == o.Seq && m.Hash == o.Hash }
 
-// LogOptions say which kind of log one is.
+// LogOptions are for a log that is read as well. Its last line is vouched for by
+// the state of another log, the anchor. Apply is called with each line in order
+// and under the lock, first with those that there are, then with those that were
+// added, its own included; it must not call the Log. After a genesis the lines
+// before it no longer count.
 type LogOptions struct {
-	// Anchor is the log whose state vouches for this one's last line; nil for
-	// the log that has a state of its own.
 	Anchor *Log
-	// Apply is called, for a log with an anchor, with each line in order and under
-	// the lock: those that Update finds when it first looks, then those that were
-	// added, its own included. A genesis means that all lines before it no longer
-	// count. It must not call the Log.
-	Apply func(Line)
+	Apply  func(Line)
 }
 
 // Log is an append-only, hash-chained file that several processes share. Its
@@ -122,7 +110,7 @@ type Log struct {
 	synced  uint64 // those of them that are on disk
 	last    mark   // what was written last, of the log lastID
 	lastID  [16]byte
-	err     error // a sync failed, so that what was written may be lost; or closed
+	err     error // a sync failed and what was written may be lost, or it is closed
 	armed   bool  // flush will be called
 }
 
@@ -391,12 +379,7 @@ func (l *Log) syncTo(n uint64) error {
 	l.syncing = true
 	f, at, h, id := l.f, l.written, l.last, l.lastID
 	l.mu.Unlock()
-	err := error(nil)
-	if f != nil {
-		err = syncData(f)
-	} else {
-		err = syncPath(l.path)
-	}
+	err := syncLog(f, l.path)
 	l.mu.Lock()
 	if l.syncing = false; err == nil {
 		l.synced = at
@@ -421,14 +404,16 @@ func (l *Log) syncTo(n uint64) error {
 	})
 }
 
-// syncPath syncs a log by its name: whoever gave the name to another file has
-// synced this one.
-func syncPath(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|noFollow, 0)
-	if err != nil {
-		return err
+// syncLog syncs a log that need not be open: if its name has gone to another
+// file, that one was synced before.
+func syncLog(f *os.File, path string) (err error) {
+	if f == nil {
+		if f, err = os.OpenFile(path, os.O_RDWR|noFollow, 0); err != nil {
+			return err
+		}
+		defer f.Close()
 	}
-	return errors.Join(syncData(f), f.Close())
+	return syncData(f)
 }
 
 // Close syncs what is pending. The log cannot be used after.
@@ -449,16 +434,12 @@ func (l *Log) Close() error {
 	return l.fail(errors.Join(err, l.lock.Close()))
 }
 
-// A Line is one line of a log.
+// A Line is one line of a log; Raw is the whole of it.
 type Line struct {
-	Seq     int64     `json:"seq"`
-	Time    time.Time `json:"ts"`
-	Kind    string    `json:"kind"`
-	Run     string    `json:"run"`
-	Chat    string    `json:"chat"`
-	Channel string    `json:"channel"`
-	Call    string    `json:"call"`
-	Raw     []byte    `json:"-"` // the whole line
+	Seq                            int64
+	Time                           time.Time `json:"ts"`
+	Kind, Run, Chat, Channel, Call string
+	Raw                            []byte `json:"-"`
 }
 
 // Decode reads the kind's own fields into v, a pointer to its record.

@@ -263,17 +263,21 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 		if l.logID != st.Log || from.Seq < have.Seq { // else this process knows of more
 			from = have
 		}
-		l.logID, l.genesis = st.Log, st.genesis()
+		l.logID = st.Log
 		l.head, err = l.find(from, size)
 	} else {
-		var other auditState
-		other.renew()
-		l.genesis = other.genesis()
-		l.genesis.Key = ""
 		l.head, err = l.believed(from, have, st.Pending, size)
 	}
 	if err != nil {
 		return err
+	}
+	if l.head.Seq == 0 {
+		if !audit {
+			st.renew()
+		}
+		if l.genesis = st.genesis(); !audit {
+			l.genesis.Key = ""
+		}
 	}
 	if size > l.head.Off {
 		sum := sha256.New()
@@ -306,7 +310,7 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 func (l *Log) find(known mark, size int64) (mark, error) {
 	if size > 0 {
 		var g genesisRecord
-		if line, _, ok := strings.Cut(excerpt(l.f, 0, size), "\n"); ok && (json.Unmarshal([]byte(line), &g) != nil || g.Log != l.genesis.Log) {
+		if line, _, ok := strings.Cut(excerpt(l.f, 0, size), "\n"); ok && (json.Unmarshal([]byte(line), &g) != nil || g.Log != hex.EncodeToString(l.logID[:])) {
 			return mark{}, fmt.Errorf("%s belongs to another log; %w", stateName, errDamaged)
 		}
 	}
@@ -401,7 +405,7 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 		if err == nil {
 			aside = l.name + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000Z")
 			old = filepath.Join(dir, aside)
-			syncPath(l.path) // as well as it can be
+			syncLog(nil, l.path) // as well as it can be
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

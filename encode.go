@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -68,46 +69,44 @@ func (e *encoder) lines(m mark, now time.Time, recs ...Record) mark {
 	return m
 }
 
-// fieldKeys holds for each type what stands before its values: `,"name":`, with
-// a "?" in front where an empty one is left out.
+// fieldKeys holds for each type what stands before its values: `,"name":`, and a
+// "?" after it where an empty one is left out.
 var fieldKeys sync.Map
 
-func keysOf(t reflect.Type) []string {
-	if keys, ok := fieldKeys.Load(t); ok {
-		return keys.([]string)
-	}
-	var keys []string
-	for i := range t.NumField() {
-		name, rest, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		keys = append(keys, strings.Repeat("?", min(1, len(rest)))+`,"`+name+`":`)
-	}
-	fieldKeys.Store(t, keys)
-	return keys
-}
-
 func (e *encoder) fields(v reflect.Value) {
-	for i, key := range keysOf(v.Type()) {
+	keys, ok := fieldKeys.Load(v.Type())
+	if !ok {
+		var list []string
+		for f := range v.Type().Fields() {
+			name, opt, _ := strings.Cut(f.Tag.Get("json"), ",")
+			key := `,"` + cmp.Or(name, strings.ToLower(f.Name)) + `":`
+			list = append(list, key+strings.Repeat("?", min(1, len(opt))))
+		}
+		keys = list
+		fieldKeys.Store(v.Type(), keys)
+	}
+	for i, key := range keys.([]string) {
 		f := v.Field(i)
-		if key[0] == '?' {
-			if key = key[1:]; f.IsZero() {
-				continue
-			}
+		key, optional := strings.CutSuffix(key, "?")
+		if optional && f.IsZero() {
+			continue
 		}
 		if e.b[len(e.b)-1] == '{' {
 			key = key[1:]
 		}
 		e.b = append(e.b, key...)
 		start := len(e.b)
-		if e.value(f); len(e.b)-start > 8*e.limit { // many small pieces
-			begin, end := `{"…":`, byte('}')
-			if e.b[start] == '[' {
-				begin, end = "[", ']'
-			}
-			all := string(e.b[start:])
-			e.b = append(e.b[:start], begin...)
-			e.text(all)
-			e.b = append(e.b, end)
+		if e.value(f); len(e.b)-start <= 8*e.limit {
+			continue
 		}
+		all := string(e.b[start:]) // of many small pieces
+		if e.b = e.b[:start+1]; all[0] == '[' {
+			e.text(all)
+		} else {
+			e.b = append(e.b, `"…":`...)
+			e.text(all)
+		}
+		e.b = append(e.b, all[len(all)-1])
 	}
 }
 

@@ -87,7 +87,6 @@ func (r auditReport) print(w io.Writer, safe func(string) string) {
 type logView struct {
 	f          *os.File // nil if there is none
 	size       int64
-	st         auditState
 	stErr      error
 	have, next mark // the ends that the state vouches for; next is have but during an append
 }
@@ -107,11 +106,11 @@ func look(dir, name string) (v logView, err error) {
 				return v, err
 			}
 		}
-		v.st, v.stErr = stateOf(dir)
-		if v.have, v.next = v.st.Head, v.st.Head; name != auditName {
-			v.have, v.next = v.st.Approvals, v.st.Pending
+		st, err := stateOf(dir)
+		if v.have, v.next, v.stErr = st.Head, st.Head, err; name != auditName {
+			v.have, v.next = st.Approvals, st.Pending
 		}
-		if before.Generation == v.st.Generation {
+		if before.Generation == st.Generation {
 			return v, nil
 		}
 		v.f.Close()
@@ -136,19 +135,11 @@ func verifyFile(dir, name string) (*fileReport, error) {
 	if first <= v.have.Off {
 		v.size = min(v.size, v.have.Off)
 	}
-	r := &fileReport{File: name}
-	switch {
-	case v.f != nil:
-		defer v.f.Close()
-	case v.have.Seq > 0:
-		r.Status, r.What = auditIncomplete, fmt.Sprintf("it is gone, but had %d lines", v.have.Seq)
-		return r, nil
-	case name == auditName && v.stErr == nil:
-		r.Status, r.What = auditIncomplete, "it has not been begun"
-		return r, nil
-	default:
+	if v.f == nil && v.have.Seq == 0 {
 		return nil, nil
 	}
+	defer v.f.Close()
+	r := &fileReport{File: name}
 	var c chain
 	if err := c.readAll(v); err != nil {
 		return nil, err
@@ -169,7 +160,7 @@ func (r *fileReport) conclude(v logView, c chain) {
 	say := func(status int, line int64, format string, a ...any) {
 		r.Status, r.Line, r.What = status, line, fmt.Sprintf(format, a...)
 	}
-	end, rest, isAudit := c.end.Seq, v.size-c.end.Off, r.File == auditName
+	end, rest, last := c.end.Seq, v.size-c.end.Off, max(v.have.Seq, v.next.Seq)
 	switch {
 	case v.stErr != nil:
 		say(auditIncomplete, 0, "%d lines are linked, but nothing vouches for the end: %v", end, v.stErr)
@@ -185,16 +176,14 @@ func (r *fileReport) conclude(v logView, c chain) {
 	case end < v.have.Seq:
 		say(auditIncomplete, end+1, "the end was cut off: it has %d whole lines, but had %d", end, v.have.Seq)
 	case rest > 0:
-		say(auditIncomplete, end+1, "line %d was not finished; picket saves and cuts it when it starts", end+1)
+		say(auditIncomplete, end+1, "line %d was not finished; picket saves what there is when it starts", end+1)
 		r.Shown = []shownLine{{end + 1, excerpt(v.f, c.end.Off, v.size)}}
-	case !isAudit && end > max(v.have.Seq, v.next.Seq):
-		say(auditTampered, max(v.have.Seq, v.next.Seq)+1, "it has lines that picket did not write, the first after line %d", max(v.have.Seq, v.next.Seq))
-	case !isAudit && end > v.have.Seq && end < v.next.Seq:
-		say(auditIncomplete, v.have.Seq+1, "an append was not finished; picket saves and cuts it when it starts")
-	case isAudit && end > v.have.Seq:
-		say(auditIncomplete, v.have.Seq+1, "%s does not know the last %d lines: a process was killed, or another one added them; "+
-			"picket takes them in when it starts", stateName, end-v.have.Seq)
-	case isAudit && c.open > c.accepted:
+	case end > last && r.File != auditName:
+		say(auditTampered, last+1, "it has lines that picket did not write, the first after line %d", last)
+	case end > v.have.Seq && end != v.next.Seq:
+		say(auditIncomplete, v.have.Seq+1, "%s does not know the last %d lines: a process was killed, or somebody added them; "+
+			"picket sees to it when it starts", stateName, end-v.have.Seq)
+	case c.open > c.accepted && r.File == auditName:
 		say(auditUnaccepted, c.open, "%d lines are linked, but line %d tells of a gap or of a recovery after a crash: "+
 			"\"picket audit accept\" says that it is known", end, c.open)
 	default:
