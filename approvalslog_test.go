@@ -138,6 +138,7 @@ func TestApprovalsEnds(t *testing.T) {
 		}, nil, auditTampered},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // verify waits for a process that does not come
 			audit, dir := newTestLog(t)
 			g := openGranted(t, audit, dir)
 			for _, k := range []string{"a", "b"} {

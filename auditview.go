@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,11 +30,7 @@ type auditView struct {
 	Safe   func(string) string // makes text fit for a terminal
 }
 
-// followPoll is how often a file that is followed is looked at.
-const followPoll = 200 * time.Millisecond
-
-// auditColumns are the fields that a row of the table shows, by kind; of other
-// kinds it shows all.
+// auditColumns are the fields that a row of the table shows; of other kinds all.
 var auditColumns = map[string]string{
 	"start":        "version model origin sandbox workspace",
 	"user_message": "source text",
@@ -52,11 +49,10 @@ type logReader struct {
 	at   mark
 }
 
-// logLine is one line for a reader, without its LF; damage says what is wrong
-// with it, if anything is.
+// logLine is one line for a reader, without its LF.
 type logLine struct {
 	raw, kind []byte
-	damage    string
+	damage    string // what is wrong with it, if anything is
 }
 
 // read calls fn for each line that was not read yet, also of a file that took
@@ -70,11 +66,12 @@ func (r *logReader) read(fn func(logLine) error) error {
 			}
 			if r.size < r.at.Off {
 				r.at.Off = r.size
-				if err := fn(logLine{damage: "the file became shorter: lines were cut off"}); err != nil {
-					return err
-				}
+				err = fn(logLine{damage: "the file became shorter: lines were cut off"})
 			}
-			if err := scanLines(r.f, r.at.Off, r.size, func(raw []byte, end int64) error { return r.line(raw, end, fn) }); err != nil {
+			if err == nil {
+				err = scanLines(r.f, r.at.Off, r.size, func(raw []byte, end int64) error { return r.line(raw, end, fn) })
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -99,15 +96,15 @@ func (r *logReader) line(raw []byte, end int64, fn func(logLine) error) error {
 		return nil // not finished yet
 	}
 	next, kind, ok := r.at.next(raw)
-	if l.kind = kind; !ok {
+	if !ok { // go on from it
 		l.damage = fmt.Sprintf("line %d does not continue the one before; see \"picket audit verify\"", r.at.Seq+1)
-		next = mark{r.at.Seq + 1, sha256.Sum256(l.raw), end} // to go on from
-		if _, seq, kind, ok := lineHead(raw); ok {
-			next.Seq, l.kind = seq, kind
+		next = mark{r.at.Seq + 1, sha256.Sum256(l.raw), 0}
+		if _, seq, k, ok := lineHead(raw); ok {
+			next.Seq, kind = seq, k
 		}
 	}
 	next.Off = end
-	r.at = next
+	l.kind, r.at = kind, next
 	return fn(l)
 }
 
@@ -117,14 +114,19 @@ func showAudit(ctx context.Context, w io.Writer, dir string, v auditView) error 
 	r := &logReader{path: filepath.Join(dir, auditName)}
 	defer func() { r.f.Close() }()
 	var last []logLine
-	err := r.read(func(l logLine) error {
+	keep := func(l logLine) error {
 		if v.wants(l) {
 			l.raw = bytes.Clone(l.raw)
 			last = append(last, l)
 			last = last[max(0, len(last)-v.N):]
 		}
 		return nil
-	})
+	}
+	err := r.read(keep)
+	if err == nil && r.at.Off < r.size { // perhaps it is just being written
+		time.Sleep(flushDelay / 5)
+		err = r.read(keep)
+	}
 	for _, l := range last {
 		if err == nil {
 			err = v.write(w, l)
@@ -137,7 +139,7 @@ func showAudit(ctx context.Context, w io.Writer, dir string, v auditView) error 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(followPoll):
+		case <-time.After(200 * time.Millisecond):
 		}
 		err = r.read(func(l logLine) error {
 			if !v.wants(l) {
@@ -151,14 +153,11 @@ func showAudit(ctx context.Context, w io.Writer, dir string, v auditView) error 
 
 // wants reports whether the view includes a line. Damage is always included.
 func (v auditView) wants(l logLine) bool {
-	if l.damage != "" || v.Kind == "" && v.Chat == "" {
-		return true
-	}
-	if v.Kind != "" && string(l.kind) != v.Kind {
-		return false
+	if l.damage != "" || v.Chat == "" {
+		return l.damage != "" || v.Kind == "" || v.Kind == string(l.kind)
 	}
 	n, err := parseLine(l.raw)
-	return err != nil || v.Chat == "" || n.Chat == v.Chat
+	return err != nil || n.Chat == v.Chat && (v.Kind == "" || v.Kind == n.Kind)
 }
 
 func (v auditView) write(w io.Writer, l logLine) error {
@@ -186,55 +185,53 @@ func (v auditView) write(w io.Writer, l logLine) error {
 
 // row is one line of the table.
 func (v auditView) row(n Line) string {
-	fields := ownFields(n.Raw)
 	row := fmt.Sprintf("%6d  %s  %-12s  %-12s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Chat))
-	cols := strings.Fields(auditColumns[n.Kind])
-	if cols == nil {
-		for _, f := range fields {
-			cols = append(cols, f.name)
-		}
-	}
-	for _, name := range cols {
-		i := slices.IndexFunc(fields, func(f ownField) bool { return f.name == name })
-		if i < 0 || slices.Contains([]string{"", "null", "[]", "{}", "false"}, fields[i].text) || slices.Contains(lineFields[:], name) {
+	cols, picked := strings.Fields(auditColumns[n.Kind]), map[string]string{}
+	for name, val := range members(n.Raw) {
+		text := memberText(val)
+		if text == "" || text == "null" || text == "[]" || text == "{}" || text == "false" || slices.Contains(lineFields[:], name) {
 			continue
 		}
-		text := fields[i].text
-		if !fields[i].isText {
+		if val[0] != '"' {
 			text = name + "=" + text
 		}
 		if r := []rune(text); len(r) > 160 {
 			text = string(r[:160]) + "…"
 		}
-		row += "  " + v.Safe(text)
+		if picked[name] = "  " + v.Safe(text); auditColumns[n.Kind] == "" {
+			cols = append(cols, name)
+		}
+	}
+	for _, name := range cols {
+		row += picked[name]
 	}
 	return row
 }
 
-// An ownField is a member of a line: a string's text, or the JSON of anything
-// else.
-type ownField struct {
-	name, text string
-	isText     bool
+// members are those of a line, in order, but the ones that a row begins with.
+func members(raw []byte) iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.Token()
+		for d.More() {
+			key, _ := d.Token()
+			name, _ := key.(string)
+			var val json.RawMessage
+			if d.Decode(&val) != nil {
+				return
+			}
+			if !slices.Contains([]string{"prev", "seq", "ts", "kind"}, name) && !yield(name, val) {
+				return
+			}
+		}
+	}
 }
 
-// ownFields returns the members of a line, in order, but those that a row has
-// anyhow.
-func ownFields(raw []byte) (list []ownField) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.Token()
-	for d.More() {
-		key, err := d.Token()
-		var val json.RawMessage
-		if err != nil || d.Decode(&val) != nil {
-			break
-		}
-		f := ownField{text: string(val)}
-		f.name, _ = key.(string)
-		f.isText = json.Unmarshal(val, &f.text) == nil
-		list = append(list, f)
-	}
-	return slices.DeleteFunc(list, func(f ownField) bool { return slices.Contains([]string{"prev", "seq", "ts", "kind"}, f.name) })
+// memberText is a string's text, or the JSON of anything else.
+func memberText(val json.RawMessage) string {
+	text := string(val)
+	json.Unmarshal(val, &text)
+	return text
 }
 
 // showRecord writes every record of a call or a run, or the one with a number,
@@ -256,9 +253,9 @@ func showRecord(w io.Writer, dir, id string, safe func(string) string) error {
 			fmt.Fprintf(w, "!! %s\n", l.damage)
 		}
 		fmt.Fprintf(w, "%d  %s  %s\n", n.Seq, n.Time.Local().Format(time.DateTime), safe(n.Kind))
-		for _, f := range ownFields(l.raw) {
-			if f.text != "" {
-				fmt.Fprintf(w, "  %s: %s\n", safe(f.name), safe(f.text))
+		for name, val := range members(l.raw) {
+			if text := memberText(val); text != "" {
+				fmt.Fprintf(w, "  %s: %s\n", safe(name), safe(text))
 			}
 		}
 		_, err = fmt.Fprintln(w)

@@ -35,7 +35,7 @@ func smallLog(t testing.TB, n int) string {
 }
 
 func TestEveryChangedByteIsFound(t *testing.T) {
-	dir := smallLog(t, 4)
+	dir := smallLog(t, 3)
 	path := filepath.Join(dir, auditName)
 	good := readTestFile(t, path)
 	for i := range good {
@@ -87,9 +87,9 @@ func relink(lines []string) string {
 }
 
 func TestTampering(t *testing.T) {
-	dir := smallLog(t, 9)
-	path := filepath.Join(dir, auditName)
-	good := readTestFile(t, path)
+	first := smallLog(t, 9)
+	good := readTestFile(t, filepath.Join(first, auditName))
+	state := readTestFile(t, filepath.Join(first, stateName))
 	lines := strings.Split(strings.TrimSuffix(string(good), "\n"), "\n")
 	other := strings.Split(string(readTestFile(t, filepath.Join(smallLog(t, 9), auditName))), "\n")
 	edit := func(fn func(l []string) []string) []string { return fn(append([]string{}, lines...)) }
@@ -120,6 +120,10 @@ func TestTampering(t *testing.T) {
 		{"a second beginning", append(append([]string{}, lines...), lines...), false, auditTampered, 11},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // it waits for a process that does not come
+			dir := t.TempDir()
+			path := filepath.Join(dir, auditName)
+			writeTestFile(t, filepath.Join(dir, stateName), state)
 			text := strings.Join(tt.lines, "\n") + "\n"
 			if tt.relink {
 				text = relink(tt.lines)
