@@ -105,9 +105,9 @@ func TestCardTooLongOffersOnce(t *testing.T) {
 	if len(card.Offered) < 2 {
 		t.Fatalf("%d lines are too long", len(card.Lines))
 	}
-	line := encodeRecords(Record{Body: questionRecord{Reasons: card.Lines}})
+	line := linesOf(mark{}, Record{Body: questionRecord{Reasons: card.Lines}})
 	var back questionRecord
-	if err := json.Unmarshal(append([]byte("{"), line...), &back); err != nil || !slices.Equal(back.Reasons, card.Lines) {
+	if err := json.Unmarshal(line, &back); err != nil || !slices.Equal(back.Reasons, card.Lines) {
 		t.Errorf("%d lines became %d: %v", len(card.Lines), len(back.Reasons), err)
 	}
 }
