@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,10 +172,10 @@ type Secret string
 // Reveal returns the value itself. What it goes to must not be kept or shown.
 func (s Secret) Reveal() string { return string(s) }
 
-var wholePlaceholder = regexp.MustCompile(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
+var wholePlaceholder = lazyRegexp(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
 
 // Placeholder reports whether the value is the name of one in the vault.
-func (s Secret) Placeholder() bool { return wholePlaceholder.MatchString(string(s)) }
+func (s Secret) Placeholder() bool { return wholePlaceholder().MatchString(string(s)) }
 
 func (s Secret) String() string {
 	if s == "" || s.Placeholder() {
@@ -434,8 +433,8 @@ func (c *config) digest() (string, error) {
 }
 
 var (
-	credentialName = regexp.MustCompile(`(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|SESSION`)
-	authScheme     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]* (.+)$`) // Bearer …
+	credentialName = lazyRegexp(`(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|SESSION`)
+	authScheme     = lazyRegexp(`^[A-Za-z][A-Za-z0-9_-]* (.+)$`) // Bearer …
 )
 
 // secrets lists what stands in the settings in clear and must not be shown
@@ -448,13 +447,13 @@ func (c *config) secrets() []secretValue {
 			return
 		}
 		out = append(out, secretValue{Value: s.Reveal(), Mark: mark})
-		if m := authScheme.FindStringSubmatch(s.Reveal()); m != nil {
+		if m := authScheme().FindStringSubmatch(s.Reveal()); m != nil {
 			out = append(out, secretValue{Value: m[1], Mark: mark})
 		}
 	}
 	addMap := func(m map[string]Secret, mark string) {
 		for name, s := range m {
-			if credentialName.MatchString(name) {
+			if credentialName().MatchString(name) {
 				add(s, mark+" "+name)
 			}
 		}

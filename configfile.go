@@ -49,13 +49,13 @@ type settingsReader struct {
 
 // A byte order mark, and lines that start with //. A JSON string never spans
 // lines.
-var comment = regexp.MustCompile(`(?m)^\x{feff}?[ \t]*//.*$|\A\x{feff}`)
+var comment = lazyRegexp(`(?m)^\x{feff}?[ \t]*//.*$|\A\x{feff}`)
 
 // readSettings decodes a whole file into the struct that into points to. Keys
 // that the text leaves out keep their values.
 func readSettings(file string, text []byte, into any) (*settingsReader, error) {
 	r := &settingsReader{file: file, where: map[string]int{}}
-	r.text = comment.ReplaceAllFunc(text, func(s []byte) []byte { return bytes.Repeat([]byte(" "), len(s)) })
+	r.text = comment().ReplaceAllFunc(text, func(s []byte) []byte { return bytes.Repeat([]byte(" "), len(s)) })
 	r.dec = json.NewDecoder(bytes.NewReader(r.text))
 	if err := r.read(reflect.ValueOf(into).Elem(), "", ""); err != nil {
 		return nil, err
@@ -265,13 +265,13 @@ func inRange(v reflect.Value, bounds string) bool {
 	return n >= value(low) && n <= value(high)
 }
 
-var daysPart = regexp.MustCompile(`^([0-9]{1,5})d(.*)$`)
+var daysPart = lazyRegexp(`^([0-9]{1,5})d(.*)$`)
 
 // parseDuration reads what time.ParseDuration does, with days of 24 hours (d)
 // in front.
 func parseDuration(s string) (time.Duration, error) {
 	var days time.Duration
-	if m := daysPart.FindStringSubmatch(s); m != nil {
+	if m := daysPart().FindStringSubmatch(s); m != nil {
 		n, _ := strconv.Atoi(m[1]) // at most five digits
 		if days, s = time.Duration(n)*24*time.Hour, m[2]; s == "" {
 			return days, nil
@@ -292,10 +292,10 @@ func durationText(d time.Duration) string {
 	return strings.Replace(strings.Replace(d.String(), "m0s", "m", 1), "h0m", "h", 1)
 }
 
-var sizeForm = regexp.MustCompile(`^([0-9]{1,6})([KMGT])iB$`)
+var sizeForm = lazyRegexp(`^([0-9]{1,6})([KMGT])iB$`)
 
 func parseSize(s string) (int64, error) {
-	m := sizeForm.FindStringSubmatch(s)
+	m := sizeForm().FindStringSubmatch(s)
 	if m == nil {
 		return 0, errors.New("is no size")
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,11 +68,11 @@ func chooseModel(ctx context.Context, s modelSettings, from string, env func(str
 	return modelChoice{s, kind, fmt.Sprintf("model %s at %s://%s, set by the %s", boundedLine(s.Name, 100), u.Scheme, u.Host, from)}, nil
 }
 
-var notForChat = regexp.MustCompile(`(?i)embed|rerank|\bbge\b|\bgte\b|minilm|whisper|\btts\b`)
+var notForChat = lazyRegexp(`(?i)embed|rerank|\bbge\b|\bgte\b|minilm|whisper|\btts\b`)
 
 // firstChat returns the first model of a list that is not for something else, or "".
 func firstChat(list []string) string {
-	list = slices.DeleteFunc(slices.Clone(list), notForChat.MatchString)
+	list = slices.DeleteFunc(slices.Clone(list), notForChat().MatchString)
 	return append(list, "")[0]
 }
 

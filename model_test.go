@@ -138,7 +138,7 @@ func illegal(body []byte) string {
 			pending = pending[1:]
 		}
 		for _, c := range m.ToolCalls {
-			if ids[c.ID] || !anyID.MatchString(c.ID) || c.Type != "function" || notInName.MatchString(c.Function.Name) || c.Function.Name == "" || len(c.Function.Name) > 64 {
+			if ids[c.ID] || !anyID().MatchString(c.ID) || c.Type != "function" || notInName().MatchString(c.Function.Name) || c.Function.Name == "" || len(c.Function.Name) > 64 {
 				return fmt.Sprintf("call %+v", c)
 			}
 			var args map[string]any
@@ -155,7 +155,7 @@ func illegal(body []byte) string {
 	}
 	names := map[string]bool{}
 	for _, tool := range req.Tools {
-		if n := tool.Function.Name; names[n] || n == "" || len(n) > 64 || notInName.MatchString(n) {
+		if n := tool.Function.Name; names[n] || n == "" || len(n) > 64 || notInName().MatchString(n) {
 			return fmt.Sprintf("tool name %q", n)
 		}
 		names[tool.Function.Name] = true
@@ -552,7 +552,7 @@ func TestToolNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tool := range list {
 		w := n.wireName(tool.Name)
-		if len(w) > 64 || w == "" || notInName.MatchString(w) || seen[w] {
+		if len(w) > 64 || w == "" || notInName().MatchString(w) || seen[w] {
 			t.Errorf("%q goes as %q", tool.Name, w)
 		}
 		seen[w] = true

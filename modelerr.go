@@ -30,7 +30,7 @@ func (e *serverError) Error() string { return e.Message }
 const notCompletion = "not_a_completion"
 
 // member finds what matters wherever a server puts it: the first text under one of the names, and the last codes.
-var member = regexp.MustCompile(`"(error|message|detail|msg|error_description|code|type|param)"\s*:\s*("(?:[^"\\]|\\.)*"|\d+)`)
+var member = lazyRegexp(`"(error|message|detail|msg|error_description|code|type|param)"\s*:\s*("(?:[^"\\]|\\.)*"|\d+)`)
 
 func parseServerError(body []byte) *serverError {
 	body = body[:min(len(body), 64<<10)]
@@ -40,7 +40,7 @@ func parseServerError(body []byte) *serverError {
 		return e
 	}
 	var val anyText
-	for _, m := range member.FindAllSubmatch(text, 64) {
+	for _, m := range member().FindAllSubmatch(text, 64) {
 		_ = json.Unmarshal(m[2], &val) // a string or a number
 		switch to := map[string]*string{"code": &e.Code, "type": &e.Type, "param": &e.Param}[string(m[1])]; {
 		case to != nil:
@@ -67,14 +67,14 @@ func boundedLine(s string, max int) string {
 }
 
 var (
-	urlQuery = regexp.MustCompile(`(\w+://[^\s?#"'<>]*)[?#][^\s"'<>]*`)
-	urlUser  = regexp.MustCompile(`(\w+://)[^\s/@"'<>]+@`)
-	bearer   = regexp.MustCompile(`(?i)\b(bearer\s+)[^\s"',]+`)
+	urlQuery = lazyRegexp(`(\w+://[^\s?#"'<>]*)[?#][^\s"'<>]*`)
+	urlUser  = lazyRegexp(`(\w+://)[^\s/@"'<>]+@`)
+	bearer   = lazyRegexp(`(?i)\b(bearer\s+)[^\s"',]+`)
 )
 
 // hideQuery takes out of addresses what may be secret.
 func hideQuery(s string) string {
-	return urlUser.ReplaceAllString(urlQuery.ReplaceAllString(s, "$1?…"), "$1…@")
+	return urlUser().ReplaceAllString(urlQuery().ReplaceAllString(s, "$1?…"), "$1…@")
 }
 
 // words makes a text of the server fit to be shown: one line without secrets.
@@ -88,7 +88,7 @@ func (m *chatModel) words(s string) string {
 			s = strings.ReplaceAll(s, v, "[key]")
 		}
 	}
-	s = bearer.ReplaceAllString(hideQuery(s), "$1[key]")
+	s = bearer().ReplaceAllString(hideQuery(s), "$1[key]")
 	if m.s.Redact != nil {
 		s = m.s.Redact(s)
 	}
@@ -122,13 +122,13 @@ func (v verdict) sentence() string {
 
 const toolless = "the model {model} cannot call tools here"
 
-var noTools = regexp.MustCompile(`(?i)(tool|function)s?\b.{0,60}(not support|unsupported|not enabled|requires? --)` +
+var noTools = lazyRegexp(`(?i)(tool|function)s?\b.{0,60}(not support|unsupported|not enabled|requires? --)` +
 	`|(not support|unsupported).{0,40}\b(tool|function)s?\b|support tool use`)
 
 // verdicts are found by what "STATUS CODE TYPE MESSAGE" holds, the first that fits; the status is 0 where there was
 // no connection.
 var verdicts = []struct {
-	holds      *regexp.Regexp
+	holds      func() *regexp.Regexp
 	what, todo string
 	again      bool
 }{
@@ -155,7 +155,7 @@ var verdicts = []struct {
 	{holding(``), "{at} refused the request with {status}", "", false},
 }
 
-func holding(pattern string) *regexp.Regexp { return regexp.MustCompile(`(?is)` + pattern) }
+func holding(pattern string) func() *regexp.Regexp { return lazyRegexp(`(?is)` + pattern) }
 
 // judge says what an attempt failed of. Where the server does not have the model, it is asked which it has.
 func (m *chatModel) judge(ctx context.Context, f *modelFailure) verdict {
@@ -172,7 +172,7 @@ func (m *chatModel) judge(ctx context.Context, f *modelFailure) verdict {
 		v.said = m.words(rootCause(f.err))
 	}
 	for _, row := range verdicts {
-		if row.holds.MatchString(holds) {
+		if row.holds().MatchString(holds) {
 			v.what, v.todo, v.again = row.what, row.todo, row.again
 			break
 		}
@@ -213,7 +213,7 @@ func (m *chatModel) backoff(f *modelFailure, attempt int) (time.Duration, bool) 
 	return min(d+rand.N(d/2), time.Minute), true
 }
 
-var askedWait = regexp.MustCompile(`(?i)(?:(?:try again|retry)(?: after| in)|"retryDelay" ?:) *"?(\d[\d.hms]*)( mil| min| h)?`)
+var askedWait = lazyRegexp(`(?i)(?:(?:try again|retry)(?: after| in)|"retryDelay" ?:) *"?(\d[\d.hms]*)( mil| min| h)?`)
 
 // serverWait returns the wait that a server asked for in its headers (RFC 9110, section 10.2.3) or its words.
 func serverWait(f *modelFailure, now time.Time) (time.Duration, bool) {
@@ -230,7 +230,7 @@ func serverWait(f *modelFailure, now time.Time) (time.Duration, bool) {
 	if f.server == nil || f.status != http.StatusTooManyRequests && f.status < 500 {
 		return 0, false
 	}
-	w := askedWait.FindStringSubmatch(f.server.body)
+	w := askedWait().FindStringSubmatch(f.server.body)
 	if w == nil {
 		return 0, false
 	}
@@ -243,11 +243,11 @@ func serverWait(f *modelFailure, now time.Time) (time.Duration, bool) {
 }
 
 var (
-	refuses     = regexp.MustCompile(`unsupported|not support|unrecogni|unknown|not permitted|not allowed|unexpected|extra|deprecated|\bonly\b`)
-	optional    = regexp.MustCompile(`\b(max_tokens|max_completion_tokens|temperature|top_p|seed|stop|stream_options)\b`)
-	schemaWords = regexp.MustCompile(`(?i)schema|additionalProperties|exclusiveM|anyOf|oneOf|\$ref|\$defs|function_declarations|\bconst\b`)
-	mustReturn  = regexp.MustCompile(`must be passed|missing|required`)
-	afterTool   = regexp.MustCompile(`after role ['"]tool`)
+	refuses     = lazyRegexp(`unsupported|not support|unrecogni|unknown|not permitted|not allowed|unexpected|extra|deprecated|\bonly\b`)
+	optional    = lazyRegexp(`\b(max_tokens|max_completion_tokens|temperature|top_p|seed|stop|stream_options)\b`)
+	schemaWords = lazyRegexp(`(?i)schema|additionalProperties|exclusiveM|anyOf|oneOf|\$ref|\$defs|function_declarations|\bconst\b`)
+	mustReturn  = lazyRegexp(`must be passed|missing|required`)
+	afterTool   = lazyRegexp(`after role ['"]tool`)
 )
 
 // learn takes a lesson from a refusal and reports whether the next request will differ by it.
@@ -269,18 +269,18 @@ func (m *chatModel) learn(f *modelFailure, known quirks, sent []byte) bool {
 // there is nothing to learn.
 func lesson(e *serverError, sent []byte) (quirk string, on bool) {
 	says := strings.ToLower(e.Code + " " + e.Message)
-	refused := refuses.MatchString(says)
+	refused := refuses().MatchString(says)
 	switch {
 	case strings.Contains(says, "reasoning_content"):
-		return quirkReasoning, mustReturn.MatchString(says)
+		return quirkReasoning, mustReturn().MatchString(says)
 	case strings.Contains(says, "length of 9"):
 		return quirkShortIDs, true
-	case afterTool.MatchString(says):
+	case afterTool().MatchString(says):
 		return quirkBridge, true
 	case refused && strings.Contains(says, "system") && strings.Contains(says, "role"):
 		return quirkNoSystem, true
 	}
-	for _, p := range optional.FindAllString(cmp.Or(e.Param, says), 8) {
+	for _, p := range optional().FindAllString(cmp.Or(e.Param, says), 8) {
 		switch {
 		case !refused || !bytes.Contains(sent, []byte(`"`+p+`":`)):
 		case p == "max_tokens":
@@ -289,7 +289,7 @@ func lesson(e *serverError, sent []byte) (quirk string, on bool) {
 			return quirkWithout + p, true
 		}
 	}
-	if bytes.Contains(sent, []byte(`"tools":`)) && (schemaWords.MatchString(e.Message) || strings.HasPrefix(e.Param, "tools")) && !noTools.MatchString(e.Message) {
+	if bytes.Contains(sent, []byte(`"tools":`)) && (schemaWords().MatchString(e.Message) || strings.HasPrefix(e.Param, "tools")) && !noTools().MatchString(e.Message) {
 		return quirkPlainSchemas, true
 	}
 	return "", false

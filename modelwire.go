@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -143,8 +142,8 @@ func wireMessages(in []Message, me string, known quirks, names toolNames) []Mess
 }
 
 var (
-	anyID  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) // OpenAI takes no more than 40
-	nineID = regexp.MustCompile(`^[A-Za-z0-9]{9}$`)      // Mistral takes no other
+	anyID  = lazyRegexp(`^[A-Za-z0-9_-]{1,40}$`) // OpenAI takes no more than 40
+	nineID = lazyRegexp(`^[A-Za-z0-9]{9}$`)      // Mistral takes no other
 )
 
 // wireID returns the id that a call goes by in one request: its own, or one made from it where that is too odd for
@@ -155,7 +154,7 @@ func wireID(id string, short bool, used map[string]bool) string {
 		form = nineID
 	}
 	out := id
-	for n := 0; !form.MatchString(out) || used[out]; n++ {
+	for n := 0; !form().MatchString(out) || used[out]; n++ {
 		sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", n, id))
 		out = hex.EncodeToString(sum[:])[:9]
 	}
@@ -167,7 +166,7 @@ func wireID(id string, short bool, used map[string]bool) string {
 // real also knows the tools' own names.
 type toolNames struct{ wire, real map[string]string }
 
-var notInName = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+var notInName = lazyRegexp(`[^A-Za-z0-9_-]`)
 
 func newToolNames(list []tools.Tool) toolNames {
 	n := toolNames{map[string]string{}, map[string]string{}}
@@ -193,7 +192,7 @@ func (n toolNames) wireName(name string) string {
 
 // cleanToolName replaces what servers do not take in a name; hashed makes the outcome one that no other name has.
 func cleanToolName(name string, hashed bool) string {
-	clean := notInName.ReplaceAllString(name, "_")
+	clean := notInName().ReplaceAllString(name, "_")
 	if n := len(clean); hashed || n == 0 || n > 64 {
 		sum := sha256.Sum256([]byte(name))
 		clean = clean[:min(n, 55)] + "_" + hex.EncodeToString(sum[:4])
@@ -202,15 +201,15 @@ func cleanToolName(name string, hashed bool) string {
 }
 
 var (
-	nameSpace  = regexp.MustCompile(`^(?:functions?|tools?|default_api)[.:]`)
-	nameSuffix = regexp.MustCompile(`<\|.*$|:\d+$`)
+	nameSpace  = lazyRegexp(`^(?:functions?|tools?|default_api)[.:]`)
+	nameSuffix = lazyRegexp(`<\|.*$|:\d+$`)
 )
 
 // resolve returns the tool that a name means. What servers are known to leave around a name is taken off only if
 // the rest is exactly a tool and the whole is not. The error is for the model.
 func (n toolNames) resolve(whole string) (string, error) {
-	bare := strings.TrimSpace(nameSuffix.ReplaceAllString(strings.TrimSpace(whole), ""))
-	if r := cmp.Or(n.real[whole], n.real[bare], n.real[nameSpace.ReplaceAllString(bare, "")]); r != "" {
+	bare := strings.TrimSpace(nameSuffix().ReplaceAllString(strings.TrimSpace(whole), ""))
+	if r := cmp.Or(n.real[whole], n.real[bare], n.real[nameSpace().ReplaceAllString(bare, "")]); r != "" {
 		return r, nil
 	}
 	if len(n.wire) == 0 {

@@ -3,8 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 )
 
 // within reports whether path is dir or lies in it, by whole components. Both
@@ -67,4 +69,10 @@ func resolveExisting(path string) string {
 		rest = append(strings.Split(target, sep), rest...)
 	}
 	return at
+}
+
+// lazyRegexp compiles an expression when it is first used: most runs use few of
+// them, and compiling all would be most of the time that picket takes to start.
+func lazyRegexp(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -48,7 +47,7 @@ const (
 	maxQuery     = 200
 )
 
-var toolPattern = regexp.MustCompile(`^[A-Za-z0-9_.*?-]+$`)
+var toolPattern = lazyRegexp(`^[A-Za-z0-9_.*?-]+$`)
 
 // A Policy decides about calls. It is compiled once and never changes; a nil or zero one denies.
 type Policy struct {
@@ -140,7 +139,7 @@ func compileRule(from ruleConfig, toolNames []string) (r rule, err error) {
 	if err := oneOf(from.Channel, "", "cli", "api", "daemon"); err != nil {
 		return r, fmt.Errorf("channel: %w", err)
 	}
-	if !toolPattern.MatchString(from.Tool) {
+	if !toolPattern().MatchString(from.Tool) {
 		return r, fmt.Errorf("bad pattern %q: no tool can have such a name", from.Tool)
 	}
 	// A name without a wildcard must exist: a rule for a tool that was renamed would be none.

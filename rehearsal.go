@@ -199,7 +199,7 @@ func rehearse(_ context.Context, req builtinRequest) (r builtinReply) {
 }
 
 // notDone recognises the result of a call that did not run.
-var notDone = regexp.MustCompile(`(?i)^\W*(not done|not run|blocked|declined|denied|refused|expired|not allowed|cancel|stopped|interrupted|invalid call|there is no tool)`)
+var notDone = lazyRegexp(`(?i)^\W*(not done|not run|blocked|declined|denied|refused|expired|not allowed|cancel|stopped|interrupted|invalid call|there is no tool)`)
 
 // rehearsalReport says what came of the calls since the last user message.
 func rehearsalReport(since []Message) string {
@@ -207,7 +207,7 @@ func rehearsalReport(since []Message) string {
 	what := map[string]string{} // by id
 	for _, m := range since {
 		switch {
-		case m.Role == "tool" && notDone.MatchString(m.Content):
+		case m.Role == "tool" && notDone().MatchString(m.Content):
 			out = append(out, "Not done: "+what[m.ToolCallID]+"\n"+quoteOutput(m.Content, 600))
 		case m.Role == "tool":
 			out = append(out, what[m.ToolCallID]+" returned:\n"+quoteOutput(m.Content, 3000))
@@ -244,13 +244,13 @@ type rehearsalCommand struct {
 // A rehearsalForm is one form of words for a call. Its groups are the values of args, in order; "action=read" is an
 // argument without a group.
 type rehearsalForm struct {
-	form *regexp.Regexp
+	form func() *regexp.Regexp
 	tool string
 	args []string
 }
 
 func form(pattern, tool, args string) rehearsalForm {
-	return rehearsalForm{regexp.MustCompile(`(?is)^` + pattern + `$`), tool, strings.Fields(args)}
+	return rehearsalForm{lazyRegexp(`(?is)^` + pattern + `$`), tool, strings.Fields(args)}
 }
 
 const (
@@ -288,16 +288,16 @@ var naturalForms = []rehearsalForm{
 }
 
 var (
-	inQuotes = regexp.MustCompile("^(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`)$")
-	courtesy = regexp.MustCompile(`(?i)^(?:(?:please|now|and|then|first|finally|also|can you|could you)[,\s]+)+`)
-	article  = regexp.MustCompile(`(?i)^(?:the|a|an|my|all|some|it|this|that|these|those|your)\b`)
-	fullStop = regexp.MustCompile(`([^. /])\.$`) // the end of a sentence, not the folder
-	joiner   = regexp.MustCompile(`(?i)\s*[,;.]?\s+(?:and\s+)?then\s+|\s*,\s+and\s+`)
+	inQuotes = lazyRegexp("^(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`)$")
+	courtesy = lazyRegexp(`(?i)^(?:(?:please|now|and|then|first|finally|also|can you|could you)[,\s]+)+`)
+	article  = lazyRegexp(`(?i)^(?:the|a|an|my|all|some|it|this|that|these|those|your)\b`)
+	fullStop = lazyRegexp(`([^. /])\.$`) // the end of a sentence, not the folder
+	joiner   = lazyRegexp(`(?i)\s*[,;.]?\s+(?:and\s+)?then\s+|\s*,\s+and\s+`)
 )
 
 // match reads words in this form.
 func (f rehearsalForm) match(words string) (c rehearsalCommand, ok bool) {
-	w := f.form.FindStringSubmatch(words)
+	w := f.form().FindStringSubmatch(words)
 	if w == nil {
 		return c, false
 	}
@@ -306,7 +306,7 @@ func (f rehearsalForm) match(words string) (c rehearsalCommand, ok bool) {
 		name, val, fixed := strings.Cut(arg, "=")
 		if !fixed {
 			w = w[1:]
-			val = inQuotes.ReplaceAllString(w[0], "$1$2$3")
+			val = inQuotes().ReplaceAllString(w[0], "$1$2$3")
 		}
 		switch {
 		case name == "action":
@@ -322,15 +322,15 @@ func (f rehearsalForm) match(words string) (c rehearsalCommand, ok bool) {
 }
 
 func oneCommand(s string) (c rehearsalCommand, ok bool) {
-	s = courtesy.ReplaceAllString(strings.TrimSpace(s), "")
+	s = courtesy().ReplaceAllString(strings.TrimSpace(s), "")
 	for _, f := range exactForms {
 		if c, ok = f.match(s); ok {
 			return c, true
 		}
 	}
-	s = fullStop.ReplaceAllString(strings.TrimRight(s, " ?!"), "$1")
+	s = fullStop().ReplaceAllString(strings.TrimRight(s, " ?!"), "$1")
 	for _, f := range naturalForms {
-		if c, ok = f.match(s); ok && !article.MatchString(c.args["command"]) {
+		if c, ok = f.match(s); ok && !article().MatchString(c.args["command"]) {
 			return c, true
 		}
 	}
@@ -342,7 +342,7 @@ const maxCommands = 32
 // lineCommands reads a line as one or several commands, or none. It is split only between two commands, so that
 // "then" can stand inside one.
 func lineCommands(line string) (list []rehearsalCommand) {
-	joints := append(joiner.FindAllStringIndex(line, maxCommands), []int{len(line), len(line)})
+	joints := append(joiner().FindAllStringIndex(line, maxCommands), []int{len(line), len(line)})
 	start := 0
 	for i, j := range joints[:len(joints)-1] {
 		c, ok := oneCommand(line[start:j[0]])

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -158,12 +157,12 @@ func deepText(v any, to, thought *strings.Builder) {
 	}
 }
 
-var halfPair = regexp.MustCompile(`^\\u[dD][89abAB]`)
+var halfPair = lazyRegexp(`^\\u[dD][89abAB]`)
 
 // wholeEnd returns where the last whole character of a text in JSON ends.
 func wholeEnd(b []byte) int {
 	n := len(b)
-	if n >= 6 && halfPair.Match(b[n-6:]) && (n-len(bytes.TrimRight(b[:n-6], `\`)))%2 == 0 {
+	if n >= 6 && halfPair().Match(b[n-6:]) && (n-len(bytes.TrimRight(b[:n-6], `\`)))%2 == 0 {
 		return n - 6
 	}
 	for i := n - 1; i >= max(n-3, 0); i-- {
