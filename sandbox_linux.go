@@ -94,7 +94,9 @@ func (s *sandbox) probe() (why, hint string) {
 			}
 			break
 		}
-		said = strings.TrimPrefix(res.Err, "the command did not run: ")
+		if said = strings.TrimPrefix(res.Err, "the command did not run: "); res.TimedOut {
+			break
+		}
 	}
 	return s.diagnose(said)
 }
