@@ -78,15 +78,6 @@ func createFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|noFollow, 0o600)
 }
 
-// makeFile makes an empty file that must not exist yet.
-func makeFile(path string) error {
-	f, err := createFile(path)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
 // writeFileAtomic replaces a file: after a crash it is the old or the new one.
 // The caller holds the lock of what the file belongs to.
 func writeFileAtomic(path string, data []byte) error {
