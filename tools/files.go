@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -255,7 +254,7 @@ func (t *target) read(name string, args Args) (Output, error) {
 	if len(text) == 0 {
 		return Output{Text: fmt.Sprintf("(nothing at offset %d: the file has %d bytes)", offset, info.Size())}, nil
 	}
-	end, kind := offset+int64(len(text)), http.DetectContentType(text)
+	end := offset + int64(len(text))
 	for i := 0; offset > 0 && i < utf8.UTFMax-1 && len(text) > 0 && !utf8.RuneStart(text[0]); i++ {
 		text = text[1:]
 	}
@@ -266,7 +265,7 @@ func (t *target) read(name string, args Args) (Output, error) {
 		text, end = text[:len(text)-1], end-1
 	}
 	if bytes.IndexByte(text, 0) >= 0 || !utf8.Valid(text) {
-		return Output{Text: fmt.Sprintf("%s: %d bytes, %s, not UTF-8 text: not shown", name, info.Size(), kind)}, nil
+		return Output{Text: fmt.Sprintf("%s: %d bytes that are not UTF-8 text: not shown", name, info.Size())}, nil
 	}
 	out := Output{Text: string(text)}
 	if end < info.Size() {

@@ -222,7 +222,7 @@ type attributes struct {
 func readAttributes(z *html.Tokenizer, name string) (a attributes) {
 	tag := z.Raw()
 	hides := bytes.Contains(tag, []byte("hidden")) || bytes.Contains(tag, []byte("style")) || bytes.ContainsAny(tag, "HIDENSTYL")
-	for more := hides || lists("a img base dialog", name); more && (hides || a.href == "" || name != "a"); {
+	for more := hides || name == "a" || name == "img" || name == "base" || name == "dialog"; more && (hides || a.href == "" || name != "a"); {
 		var key, val []byte
 		key, val, more = z.TagAttr()
 		switch string(key) {

@@ -19,6 +19,7 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -32,15 +33,7 @@ const (
 	Safe                  // reversible and local
 )
 
-func (r Risk) String() string {
-	switch r {
-	case Safe:
-		return "safe"
-	case Moderate:
-		return "moderate"
-	}
-	return "sensitive"
-}
+func (r Risk) String() string { return [...]string{"sensitive", "moderate", "safe"}[r] }
 
 // Higher returns the more dangerous of two risks.
 func Higher(a, b Risk) Risk { return min(a, b) }
@@ -54,15 +47,7 @@ const (
 	EgressNone
 )
 
-func (k EgressKind) String() string {
-	switch k {
-	case EgressNone:
-		return "none"
-	case EgressHosts:
-		return "hosts"
-	}
-	return "unknown"
-}
+func (k EgressKind) String() string { return [...]string{"unknown", "hosts", "none"}[k] }
 
 // Egress is where one call can send data. Hosts are in their canonical form
 // (see ParseURL); a port other than the scheme's own is part of the host.
@@ -93,12 +78,8 @@ func (s Scope) String() string {
 
 // ParseScope reads the text form of a scope.
 func ParseScope(s string) (Scope, bool) {
-	for i, n := range scopeNames {
-		if s == n {
-			return Scope(i), true
-		}
-	}
-	return Once, false
+	i := slices.Index(scopeNames[:], s)
+	return Scope(max(i, 0)), i >= 0
 }
 
 // A Target is one key that a grant of a call binds to, such as "shell:git" or
@@ -275,7 +256,7 @@ type Host struct {
 	Ask func(ctx context.Context, question string) (string, error)
 	// Keep stores the content that a write is about to replace, so that
 	// "picket undo ID" can put it back. prev is nil for a file that is new.
-	Keep func(path string, prev []byte, next []byte) error
+	Keep func(path string, prev, next []byte) error
 	Now  func() time.Time
 }
 
@@ -341,14 +322,10 @@ func Manifest(list []Tool) ([]byte, error) {
 		AcceptsSecrets   []string        `json:"accepts_secrets"`
 		Parameters       json.RawMessage `json:"parameters"`
 	}
-	out := make([]entry, 0, len(list))
-	for _, t := range list {
-		secrets := t.AcceptsSecrets
-		if secrets == nil {
-			secrets = []string{}
-		}
-		out = append(out, entry{t.Name, t.Description, t.Risk.String(), t.ReadsPrivateData,
-			t.ReadsUntrusted, t.Egress.String(), secrets, t.Schema()})
+	out := make([]entry, len(list))
+	for i, t := range list {
+		out[i] = entry{t.Name, t.Description, t.Risk.String(), t.ReadsPrivateData,
+			t.ReadsUntrusted, t.Egress.String(), slices.Concat([]string{}, t.AcceptsSecrets), t.Schema()}
 	}
 	return json.MarshalIndent(out, "", "  ")
 }
