@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write golden files anew")
 const (
 	maxFile     = 750
 	maxFunction = 80
-	maxRoot     = 13700
+	maxRoot     = 13800
 	maxTools    = 6600
 	maxCore     = 5600
 )

@@ -19,7 +19,6 @@ package tools
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 )
 
@@ -325,7 +324,7 @@ func Manifest(list []Tool) ([]byte, error) {
 	out := make([]entry, len(list))
 	for i, t := range list {
 		out[i] = entry{t.Name, t.Description, t.Risk.String(), t.ReadsPrivateData,
-			t.ReadsUntrusted, t.Egress.String(), slices.Concat([]string{}, t.AcceptsSecrets), t.Schema()}
+			t.ReadsUntrusted, t.Egress.String(), append([]string{}, t.AcceptsSecrets...), t.Schema()}
 	}
 	return json.MarshalIndent(out, "", "  ")
 }
