@@ -19,6 +19,7 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
