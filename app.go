@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -150,7 +149,7 @@ func (a *app) facts() error {
 	for i := range own {
 		own[i] = resolveExisting(own[i])
 	}
-	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: resolveExisting(a.folders.Home),
+	a.resolver = &resolver{workspace: dir, roots: a.box.Roots(), home: a.folders.Home, shown: len(s.ReadOnly) > 0,
 		hidden: append(own, resolveExisting(self)), box: a.box}
 	return nil
 }
@@ -226,8 +225,12 @@ func (a *app) chooseModel(ctx context.Context) error {
 	}
 	set := modelSettings{BaseURL: m.BaseURL, Name: m.Name, APIKey: m.APIKey.Reveal(), Headers: headers, ContextTokens: m.ContextTokens,
 		MaxTokens: m.MaxTokens, Temperature: m.Temperature, Timeout: m.Timeout, Retries: m.Retries, Redact: a.red.String}
+	from := a.cfg.origin["model.name"]
+	if from == fromDefault {
+		from = a.cfg.origin["model.base_url"]
+	}
 	var err error
-	if a.choice, err = chooseModel(ctx, m.Name, m.BaseURL, set, os.Getenv); err != nil {
+	if a.choice, err = chooseModel(ctx, set, from, os.Getenv); err != nil {
 		return err
 	}
 	a.model, err = newModel(a.choice.Settings)
@@ -294,24 +297,6 @@ func (a *app) recordStart(ctx context.Context) error {
 
 // debugf tells the owner the exact error that others get a short word for.
 func (a *app) debugf(format string, args ...any) { a.prog.errorf(format, args...) }
-
-// notify runs the owner's notifier; what becomes of it does not matter.
-func (a *app) notify(ctx context.Context, line string) {
-	argv := a.cfg.Approvals.Notify
-	if len(argv) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	cmd := exec.CommandContext(ctx, argv[0], append(slices.Clone(argv[1:]), printable(line))...)
-	cmd.Env = a.box.environ(nil)
-	cmd.WaitDelay = time.Second
-	if err := cmd.Start(); err != nil {
-		cancel()
-		a.debugf("approvals.notify: %v", err)
-		return
-	}
-	go func() { defer cancel(); _ = cmd.Wait() }()
-}
 
 func (a *app) tryTerminalLock(name string) (func(), bool, error) {
 	sum := sha256.Sum256([]byte(name))

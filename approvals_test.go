@@ -258,14 +258,10 @@ func TestEveryWayOutCloses(t *testing.T) {
 		d.closings("both", "question both", "answer both allow once")
 	})
 	t.Run("panic", func(t *testing.T) {
-		func() {
-			defer func() {
-				if p := recover(); p != "lost" {
-					t.Errorf("recovered %v", p)
-				}
-			}()
-			d.Ask(t.Context(), question("panic"), func(context.Context) { panic("lost") })
-		}()
+		ans, err := d.Ask(t.Context(), question("panic"), func(context.Context) { panic("lost") })
+		if err != nil || ans.Allow || !ans.Expired || !strings.Contains(ans.Reason, "lost") {
+			t.Errorf("%+v, %v", ans, err)
+		}
 		d.closings("panic", "question panic", "answer panic expired")
 		if err := d.Answer(t.Context(), "panic", "", Answer{Allow: true}); !errors.Is(err, errExpired) {
 			t.Errorf("answered after the end: %v", err)

@@ -232,7 +232,7 @@ func TestKilledWriter(t *testing.T) {
 	}
 	_, dir := newTestLog(t)
 	done := map[string]bool{}
-	for i := range 20 {
+	for i := range 12 {
 		c := helperAppend(dir, 0)
 		out, err := c.StdoutPipe()
 		if err != nil {
@@ -433,7 +433,7 @@ func TestStateSlots(t *testing.T) {
 	mustAppend(t, l, true, say("two"))
 	mustClose(t, l)
 	path := filepath.Join(dir, stateName)
-	good := readTestFile(t, path)
+	good, log := readTestFile(t, path), readTestFile(t, filepath.Join(dir, auditName))
 	for _, tt := range []struct {
 		name   string
 		change func(b []byte) []byte
@@ -446,7 +446,11 @@ func TestStateSlots(t *testing.T) {
 		{"empty", func(b []byte) []byte { return nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			writeTestFile(t, path, tt.change(bytes.Clone(good)))
+			t.Parallel()
+			dir := t.TempDir()
+			os.Chmod(dir, 0o700)
+			writeTestFile(t, filepath.Join(dir, auditName), log)
+			writeTestFile(t, filepath.Join(dir, stateName), tt.change(bytes.Clone(good)))
 			before, err := verifyFile(dir, auditName)
 			if err != nil {
 				t.Fatal(err)

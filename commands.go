@@ -168,9 +168,9 @@ func (a *app) explain(args []string) error {
 		d = a.policy.Decide(in)
 	}
 	if e.JSON {
-		return a.prog.print(string(explainJSON(&in, d)))
+		return a.prog.print(jsonText(explain(&in, d)) + "\n")
 	}
-	printExplain(a.prog.stdout, &in, d)
+	explain(&in, d).print(a.prog.stdout, in.Judgement.Summary, d.Narrow)
 	return nil
 }
 

@@ -27,7 +27,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 )
 
@@ -112,21 +112,60 @@ func (s stopped) Error() string { return "stopped by " + s.signal.String() }
 func main() {
 	closeInherited()
 	ctx, cancel := context.WithCancelCause(context.Background())
+	in := &interrupts{}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	var last atomic.Value
 	go func() {
+		var last os.Signal
 		for s := range signals {
-			if s == syscall.SIGPIPE {
-				continue // a failed write says so
-			}
-			if last.Swap(s) != nil {
+			switch {
+			case s == syscall.SIGPIPE: // a failed write says so
+			case s == os.Interrupt && in.stopTurn():
+			case last != nil:
 				os.Exit(signalExit(s)) // the second one
+			default:
+				last = s
+				cancel(stopped{s})
 			}
-			cancel(stopped{s})
 		}
 	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(context.WithValue(ctx, interruptsKey{}, in), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interrupts lets the first Ctrl-C in a chat stop the turn and not the chat.
+type interrupts struct {
+	mu   sync.Mutex
+	turn context.CancelCauseFunc
+}
+
+type interruptsKey struct{}
+
+// stopTurn stops the running turn of a chat, if there is one that has not been
+// stopped yet.
+func (in *interrupts) stopTurn() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.turn == nil {
+		return false
+	}
+	in.turn(stopped{os.Interrupt})
+	in.turn = nil
+	return true
+}
+
+// inTurn makes a context for one turn of a chat.
+func inTurn(ctx context.Context) (context.Context, func()) {
+	turn, cancel := context.WithCancelCause(ctx)
+	in, _ := ctx.Value(interruptsKey{}).(*interrupts)
+	set := func(f context.CancelCauseFunc) {
+		if in != nil {
+			in.mu.Lock()
+			in.turn = f
+			in.mu.Unlock()
+		}
+	}
+	set(cancel)
+	return turn, func() { set(nil); cancel(nil) }
 }
 
 func signalExit(s os.Signal) int {
@@ -255,10 +294,19 @@ func (p *program) noArguments(name string, rest []string, f func() error) error 
 
 // print writes to standard output.
 func (p *program) print(s string) error {
-	if _, err := io.WriteString(p.stdout, s); err != nil {
+	_, err := io.WriteString(p.stdout, s)
+	return outputError(err)
+}
+
+// outputError tells a reader that is gone from other failures.
+func outputError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 		return errBrokenPipe
 	}
-	return nil
+	return fmt.Errorf("standard output could not be written: %v", err)
 }
 
 // taskFlags are the flags of a task and of chat.

@@ -283,11 +283,6 @@ func labelLines(list []chatLabel) []string {
 	return out
 }
 
-// sameQuestion reports whether two decisions ask for the same reasons.
-func sameQuestion(a, b Decision) bool {
-	return a.Step == b.Step && a.Rule == b.Rule && slices.Equal(a.Reasons, b.Reasons) && slices.Equal(a.Offered, b.Offered)
-}
-
 // seen reports whether a URL stands verbatim in the owner's words or in a
 // result of the chat. Only then did the model not make it up.
 func (t *Turn) seen(urls ...string) bool {
@@ -374,7 +369,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		return ask(ctx, s.redact(q))
 	}
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
-	return c.tool.Run(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
 }
 
 // hop decides about a redirect of an approved fetch as about a fresh call, and

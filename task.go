@@ -182,13 +182,11 @@ func (a *app) lastEvent(res TurnResult, err error) {
 
 // printEvent prints one event as a line of JSON.
 func (p *program) printEvent(e Event) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
+	b, err := marshalPlain(e)
+	if err != nil {
 		return err
 	}
-	return p.print(b.String())
+	return p.print(string(b) + "\n")
 }
 
 // allowed are the grants of the command line, for each turn of this run.
@@ -242,9 +240,9 @@ func (p *program) chat(ctx context.Context, args []string) error {
 			}
 			continue
 		}
-		turn, cancel := context.WithCancelCause(ctx)
+		turn, end := inTurn(ctx)
 		_, err = a.send(turn, message{chat: name, text: line})
-		cancel(nil)
+		end()
 		switch {
 		case errors.Is(err, errAudit), ctx.Err() != nil, errors.Is(err, errBrokenPipe):
 			return err

@@ -107,7 +107,7 @@ func (v *view) text(s string) {
 	}
 	v.rest()
 	if err := v.app.term.Stream(s); err != nil {
-		v.stop(errBrokenPipe)
+		v.stop(outputError(err))
 	}
 }
 
@@ -185,7 +185,7 @@ func (v *view) finish(res TurnResult, err error) {
 		v.emit(Event{Type: "usage", In: &res.Usage.In, Out: &res.Usage.Out})
 	case v.term:
 		if serr := v.app.term.EndStream(); serr != nil {
-			v.stop(errBrokenPipe)
+			v.stop(outputError(serr))
 		}
 	case err == nil:
 		text := strings.Trim(v.reply.String(), "\n")

@@ -7,7 +7,9 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -209,6 +211,9 @@ func DecodeStrict(raw []byte) (any, error) {
 	if !utf8.Valid(raw) {
 		return nil, fmt.Errorf("the arguments are not valid UTF-8")
 	}
+	if halfSurrogate(raw) {
+		return nil, fmt.Errorf("a string holds half of a surrogate pair")
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	v, err := decodeValue(d, 0)
@@ -229,10 +234,8 @@ func DecodeStrict(raw []byte) (any, error) {
 func decodeValue(d *json.Decoder, depth int) (any, error) {
 	tok, err := d.Token()
 	open, composite := tok.(json.Delim)
-	if s, ok := tok.(string); ok && strings.ContainsAny(s, "\x00\ufffd") {
-		// A lone surrogate escape decodes to U+FFFD: the bytes shown would not be
-		// the bytes sent.
-		return nil, fmt.Errorf("a string holds a NUL byte, U+FFFD or half of a surrogate pair")
+	if s, ok := tok.(string); ok && strings.IndexByte(s, 0) >= 0 {
+		return nil, fmt.Errorf("a string holds a NUL byte")
 	}
 	if err != nil || !composite {
 		return tok, err
@@ -272,4 +275,30 @@ func decodeValue(d *json.Decoder, depth int) (any, error) {
 		return obj, nil
 	}
 	return list, nil
+}
+
+// halfSurrogate reports an escape that is half of a surrogate pair. Decoding
+// makes U+FFFD of it, so that what is shown would not be what was sent.
+func halfSurrogate(raw []byte) bool {
+	unit := func(b []byte) (rune, bool) {
+		if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+		return rune(n), err == nil
+	}
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		if r, ok := unit(raw[i:]); ok && utf16.IsSurrogate(r) {
+			low, ok := unit(raw[i+6:])
+			if !ok || utf16.DecodeRune(r, low) == utf8.RuneError {
+				return true
+			}
+			i += 10
+		}
+		i++ // what is escaped is no backslash of its own
+	}
+	return false
 }

@@ -44,7 +44,7 @@ var WebFetch = Tool{
 	AcceptsSecrets: []string{"url", "headers"},
 	Assess:         assessFetch,
 	Judge:          judgeFetch,
-	Run:            func(ctx context.Context, call *Call) Output { return fetcher{}.run(ctx, call) },
+	Execute:        func(ctx context.Context, call *Call) Output { return fetcher{}.run(ctx, call) },
 }
 
 func assessFetch(args Args) (Plan, error) {

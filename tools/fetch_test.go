@@ -463,7 +463,7 @@ func TestFetchRefusesLocalServer(t *testing.T) {
 	if call.Judgement.Refuse == "" {
 		t.Error("not refused before it runs")
 	}
-	if out := WebFetch.Run(t.Context(), call); out.Err == "" || len(b.seen) != 0 {
+	if out := WebFetch.Execute(t.Context(), call); out.Err == "" || len(b.seen) != 0 {
 		t.Errorf("%+v, %q", out, b.seen)
 	}
 }

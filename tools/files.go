@@ -39,12 +39,12 @@ var Files = Tool{
 		{Name: "limit", Type: "integer", Min: 1, Max: maxRead, Description: "read: bytes; list, search: entries"},
 		{Name: "offset", Type: "integer", Min: 0, Max: 1 << 50, Description: "read: first byte; list, search: entries to skip"},
 	},
-	Risk:   Safe,
-	Egress: EgressNone,
-	Assess: assessFiles,
-	Judge:  judgeFiles,
-	Change: filesChange,
-	Run:    runFiles,
+	Risk:    Safe,
+	Egress:  EgressNone,
+	Assess:  assessFiles,
+	Judge:   judgeFiles,
+	Change:  filesChange,
+	Execute: runFiles,
 }
 
 func changes(action string) bool { return action == "write" || action == "append" || action == "edit" }

@@ -130,7 +130,7 @@ func (b *filesBench) do(values ...any) Output {
 	if call.Judgement.Refuse != "" {
 		return Output{Err: call.Judgement.Refuse}
 	}
-	return Files.Run(b.t.Context(), call)
+	return Files.Execute(b.t.Context(), call)
 }
 
 func TestFilesAssessRefuses(t *testing.T) {
@@ -348,7 +348,7 @@ func TestFilesRunFollowsNoLinkThatCameLater(t *testing.T) {
 				if err := os.Symlink(c.by, p); err != nil {
 					t.Fatal(err)
 				}
-				if out := Files.Run(t.Context(), call); out.Err == "" || out.Text != "" {
+				if out := Files.Execute(t.Context(), call); out.Err == "" || out.Text != "" {
 					t.Errorf("%+v", out)
 				}
 				if b.get("app-evil/x") != "OUTSIDE" || b.get("app/data/vault.enc") != "PROTECTED" || b.get("app/in/x") != "INNER" {
@@ -369,7 +369,7 @@ func TestFilesSpecialFilesAreRefused(t *testing.T) {
 		}
 		call := b.call("action", action, "path", "later", "content", "x", "old", "y", "pattern", "z")
 		makePipe(t, filepath.Join(b.ws, "later"))
-		if out := Files.Run(t.Context(), call); out.Err == "" {
+		if out := Files.Execute(t.Context(), call); out.Err == "" {
 			t.Errorf("%s: %+v", action, out)
 		}
 		os.Remove(filepath.Join(b.ws, "later"))
@@ -504,7 +504,7 @@ func TestFilesWithoutACopyNothingIsWritten(t *testing.T) {
 	}
 	call := b.call("action", "write", "path", "f", "content", "x")
 	call.Host.Keep = nil
-	if out := Files.Run(t.Context(), call); out.Err == "" {
+	if out := Files.Execute(t.Context(), call); out.Err == "" {
 		t.Error("written without Keep")
 	}
 	if _, err := os.Lstat(filepath.Join(b.ws, "new")); err == nil || b.get("app/f") != "old" {
@@ -526,7 +526,7 @@ func TestFilesReadOnlyAndLargeFiles(t *testing.T) {
 	if err := os.Truncate(filepath.Join(b.ws, "big"), MaxUndo+1); err != nil {
 		t.Fatal(err)
 	}
-	if out := Files.Run(t.Context(), safe); out.Err == "" {
+	if out := Files.Execute(t.Context(), safe); out.Err == "" {
 		t.Error("a file that grew beyond undo was replaced as if it could be undone")
 	}
 	for _, action := range []string{"append", "edit"} {
@@ -562,7 +562,7 @@ func TestFilesChangeMeanwhile(t *testing.T) {
 			b.put("app/f", "old")
 			call := b.call("action", "edit", "path", "f", "old", "old", "content", "ours")
 			call.Host.Keep = func(string, []byte, []byte) error { change(b); return nil }
-			if out := Files.Run(t.Context(), call); out.Err == "" {
+			if out := Files.Execute(t.Context(), call); out.Err == "" {
 				t.Errorf("%+v", out)
 			}
 			if data, err := os.ReadFile(filepath.Join(b.ws, "f")); err == nil && strings.Contains(string(data), "ours") {
@@ -580,7 +580,7 @@ func TestFilesChangeMeanwhile(t *testing.T) {
 	b := newFilesBench(t)
 	call := b.call("action", "write", "path", "new", "content", "ours")
 	call.Host.Keep = func(string, []byte, []byte) error { b.put("app/new", "theirs"); return nil }
-	if out := Files.Run(t.Context(), call); out.Err == "" || b.get("app/new") != "theirs" {
+	if out := Files.Execute(t.Context(), call); out.Err == "" || b.get("app/new") != "theirs" {
 		t.Errorf("%+v", out)
 	}
 }
@@ -600,7 +600,7 @@ func TestFilesFailClosed(t *testing.T) {
 	} {
 		call := b.call("action", "read", "path", "f")
 		spoil(call)
-		if out := Files.Run(t.Context(), call); out.Err == "" {
+		if out := Files.Execute(t.Context(), call); out.Err == "" {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
@@ -692,7 +692,7 @@ func TestFilesSearch(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if out := Files.Run(ctx, b.call("action", "search", "pattern", "needle")); !strings.Contains(fmt.Sprint(out.Notes), "ended after") {
+	if out := Files.Execute(ctx, b.call("action", "search", "pattern", "needle")); !strings.Contains(fmt.Sprint(out.Notes), "ended after") {
 		t.Errorf("a stopped search: %+v", out)
 	}
 }
@@ -759,6 +759,6 @@ func BenchmarkFilesSearch(bench *testing.B) {
 	}
 	call := b.call("action", "search", "pattern", "absent")
 	for bench.Loop() {
-		Files.Run(context.Background(), call)
+		Files.Execute(context.Background(), call)
 	}
 }

@@ -27,7 +27,7 @@ var Python = Tool{
 	AcceptsSecrets: []string{"env"},
 	Assess:         assessPython,
 	Judge:          judgePython,
-	Run:            runPython,
+	Execute:        runPython,
 }
 
 const pythonName = "python_execute"

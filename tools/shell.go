@@ -28,7 +28,7 @@ var Shell = Tool{
 	AcceptsSecrets: []string{"command", "env"},
 	Assess:         assessShell,
 	Judge:          judgeShell,
-	Run:            runShell,
+	Execute:        runShell,
 }
 
 func assessShell(args Args) (Plan, error) {
@@ -108,7 +108,7 @@ func (j *Judgement) reach(facts Facts, network bool) {
 		j.Egress = Egress{Kind: EgressNone}
 	}
 	j.Sends, j.ReadsUntrusted = open, open
-	j.ReadsPrivate = !facts.Boxed || len(facts.Roots) > 1
+	j.ReadsPrivate = !facts.Boxed || facts.MoreShown || len(facts.Roots) > 1
 	j.ChangesOutside = open
 }
 
@@ -136,6 +136,10 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			j.Writes = append(j.Writes, w.name)
 		}
 		f, known := facts.Paths[w.name]
+		via := facts.Paths[w.via]
+		if w.via != "" && !(via.Dir && (via.Resolved == path.Join(facts.Workspace, w.via) || via.Resolved == path.Clean(w.via))) && j.NotCovered == "" {
+			j.NotCovered = fmt.Sprintf("it writes %q, which goes back from a folder that may be a link", w.name)
+		}
 		switch {
 		case w.any:
 			if j.NotCovered == "" {
@@ -173,8 +177,11 @@ func (j *Judgement) warn(w string) {
 	}
 }
 
+// kernelPath: such a path is no file of anybody's. It is not looked up, since the
+// gate refuses what is; a write to it is covered by nothing.
 func kernelPath(p string) bool {
-	return strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/")
+	p += "/"
+	return strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/") || strings.HasPrefix(p, "/run/user/")
 }
 
 // systemDirs hold the programs that belong to the machine.

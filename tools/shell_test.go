@@ -231,13 +231,24 @@ func TestShellBindsWhatItRuns(t *testing.T) {
 	}
 }
 
+func TestShellLooksAtProcesses(t *testing.T) {
+	for _, line := range []string{"cat /proc/1/environ", "cat /proc/self/environ", "cat < /proc/1/environ", "cat /proc/$PPID/environ", "strings /proc/*/environ"} {
+		if j := judgeLine(t, line, false); covered(j) {
+			t.Errorf("%q is covered without a box", line)
+		}
+	}
+	if j := judgeLine(t, "cat /proc/cpuinfo", false); !covered(j) {
+		t.Errorf("/proc/cpuinfo: %+v", j)
+	}
+}
+
 func TestShellRefusesPicketsOwnFiles(t *testing.T) {
 	for _, line := range []string{"echo x > /data/approvals.jsonl", "cat /data/vault.enc", "cd ../data && echo x > approvals.json", "cp /data/x y", "cat ../data/x"} {
 		if j := judgeLine(t, line, true); j.Refuse == "" {
 			t.Errorf("%q is not refused", line)
 		}
 	}
-	if j := judgeLine(t, "cat /etc/hosts /proc/cpuinfo", true); j.Refuse != "" {
+	if j := judgeLine(t, "cat /etc/hosts /proc/cpuinfo; ls /proc /sys", true); j.Refuse != "" {
 		t.Errorf("reading system files is refused: %s", j.Refuse)
 	}
 }
@@ -371,7 +382,7 @@ func TestShellAnalysisIsBounded(t *testing.T) {
 		"find": "find . -exec p%d {} +;", "rooted": "a /p%d;", "xargs": "xargs env nice p%d;", "assignments": "a%d=1;", "loops": "for i in %d; do p; done;", "unclosed": "a%d $(",
 		"sed": "sed s/a/b/%d;", "git": "git -c a.b%d=c log;",
 	} {
-		for _, size := range []int{8 << 10, 256 << 10} {
+		for _, size := range []int{8 << 10, 24 << 10} {
 			var b strings.Builder
 			for i := 0; b.Len() < size-40; i++ {
 				fmt.Fprintf(&b, unit, i)

@@ -1,22 +1,31 @@
 package tools
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// opaqueBuiltin says why the command of these words, which starts with a
-// constant program, hides what runs; "" if it does not. That is the part of the
-// shells' builtins that runs text, names other programs for words, or evaluates
-// an argument as bash evaluates a subscript: with the substitutions in it. It
-// has to be asked again for what "command" and other wrappers lead to.
-func opaqueBuiltin(words []Word, redirected bool) string {
+const notConstant = "the program's name is not constant"
+
+// plainSet matches the flags of set that change nothing about how a line is read
+// or what is passed on.
+var plainSet = regexp.MustCompile(`^( [-+]([Cefuvx]+|[Cefuvx]*o (pipefail|errexit|nounset|xtrace|noglob|noclobber|verbose)))+$`)
+
+// hides says why the command of these words, which starts with a constant
+// program, hides what runs; "" if it does not. That is the part of the shells'
+// builtins that runs text, names other programs for words, or evaluates an
+// argument as bash evaluates a subscript: with the substitutions in it.
+func (p *shellParser) hides(words []Word, redirected bool) string {
 	name, args := words[0].Text, words[1:]
-	doubtful := func(w Word) bool { return !w.Const && !w.number || strings.Contains(w.Text, "[") }
+	var first Word
+	if len(args) > 0 {
+		first = args[0]
+	}
 	switch name {
 	case "eval", ".", "source", "alias", "unalias", "enable", "hash", "builtin", "coproc", "trap", "declare", "typeset",
 		"local", "readonly", "let", "shopt", "bind", "complete", "compgen", "compopt", "mapfile", "readarray", "fc",
-		"history", "select", "function", "[[":
+		"history", "select", "function", "[[", "getopts":
 		return name
 	case "command":
 		for len(args) > 0 && (args[0].Text == "-p" || args[0].Text == "--") {
@@ -24,101 +33,66 @@ func opaqueBuiltin(words []Word, redirected bool) string {
 		}
 		switch {
 		case len(args) == 0 || args[0].Text == "-v" || args[0].Text == "-V":
-		case !args[0].Const || args[0].Text != "" && args[0].Text[0] == '-':
+			return ""
+		case !args[0].Const || strings.HasPrefix(args[0].Text, "-"):
 			return notConstant
-		default:
-			return opaqueBuiltin(args, redirected)
 		}
+		return p.hides(args, redirected)
 	case "exec":
-		if redirected || len(args) > 0 && strings.HasPrefix(args[0].Text, "-") {
-			return "exec with a redirection or options"
-		}
-		if len(args) > 0 && !args[0].Const {
-			return notConstant
+		if redirected || strings.HasPrefix(first.Text, "-") || len(args) > 0 && !first.Const {
+			return "exec with a redirection, options or a name that is not constant"
 		}
 	case "set":
-		if !plainSet(args) {
+		flags := ""
+		for _, w := range args {
+			flags += " " + w.Raw
+		}
+		if !plainSet.MatchString(flags) {
 			return "set with more than plain flags"
 		}
 	case "jobs":
 		if len(args) > 0 {
 			return "jobs with arguments"
 		}
-	case "read", "unset", "getopts", "wait", "export":
+	case "read", "unset", "wait", "export":
 		for _, w := range args {
-			before, _, assigned := strings.Cut(w.Text, "=")
-			if !w.Const {
-				before, _, assigned = strings.Cut(w.Prefix, "=")
-			}
-			if specialVariable(before) || strings.Contains(before, "[") || !(name == "export" && assigned) && doubtful(w) {
+			variable, _, assigned := strings.Cut(w.Text+w.Prefix, "=")
+			known := w.Const || w.number || name == "export" && assigned
+			// Options of read may be followed by the name of an array.
+			option := name == "read" && strings.HasPrefix(variable, "-") && variable != "-r"
+			if !known || option || specialVariable(variable) || strings.Contains(variable, "[") {
 				return name + " of a variable that is not known"
 			}
 		}
 	case "printf":
-		if len(args) > 0 && (strings.HasPrefix(args[0].Text, "-v") || !args[0].Const && (args[0].Prefix == "" || args[0].Prefix[0] == '-')) {
+		if strings.HasPrefix(first.Text, "-v") || len(args) > 0 && !first.Const && (first.Prefix == "" || first.Prefix[0] == '-') {
 			return "printf to a variable"
 		}
 	case "test", "[":
-		dash := slices.ContainsFunc(args, func(w Word) bool { return w.Const && (w.Text == "-v" || w.Text == "-R") })
 		for i, w := range args {
+			unknown := !w.Const && !w.number
 			// A value may be the operator -v, and unquoted the operand too.
-			operator := !w.Const && !w.number && i+1 < len(args) && doubtful(args[i+1])
-			if dash && doubtful(w) || operator || w.Fields && !w.number && w.Var == "" {
+			operator := unknown && i+1 < len(args) && (!args[i+1].Const && !args[i+1].number || strings.Contains(args[i+1].Text, "["))
+			if w.Text == "-v" || w.Text == "-R" || operator || unknown && w.Fields && w.Var == "" {
 				return name + " may evaluate its arguments"
 			}
+			if unknown && w.Fields {
+				p.arith = append(p.arith, w.Var)
+			}
 		}
-	case "time":
-		if words[0].Raw == "time" {
-			return opaqueTime(args)
+	case "time": // where it is not quoted, a reserved word in bash
+		if words[0].Raw != name || len(args) == 0 {
+			return ""
 		}
+		if first.Raw == "-p" && len(args) > 1 {
+			args = args[1:]
+		}
+		if w := args[0]; !w.Const || w.Text == "" || isKeyword(w.Text) || w.Text[0] == '-' || strings.ContainsAny(w.Raw, "=[") {
+			return "time of something other than a plain command"
+		}
+		return p.hides(args, redirected)
 	}
 	return ""
-}
-
-const notConstant = "the program's name is not constant"
-
-// opaqueTime looks at the words after time, which is a reserved word in bash.
-func opaqueTime(args []Word) string {
-	if len(args) > 0 && args[0].Raw == "-p" {
-		args = args[1:]
-	}
-	if len(args) == 0 {
-		return ""
-	}
-	w := args[0]
-	i := 0
-	for i < len(w.Text) && isNameByte(w.Text[i], i == 0) {
-		i++
-	}
-	if !w.Const || isKeyword(w.Text) || w.Text == "" || w.Text[0] == '-' || i > 0 && i < len(w.Text) && strings.IndexByte("=[+", w.Text[i]) >= 0 {
-		return "time of something other than a plain command"
-	}
-	return opaqueBuiltin(args, false)
-}
-
-// plainSet accepts the flags that change nothing about how a line is read or
-// what is passed on.
-func plainSet(args []Word) bool {
-	if len(args) == 0 {
-		return false
-	}
-	for i := 0; i < len(args); i++ {
-		t := args[i].Text
-		if !args[i].Const || len(t) < 2 || t[0] != '-' && t[0] != '+' || strings.Trim(t[1:], "Cefuvxo") != "" {
-			return false
-		}
-		switch strings.Count(t, "o") {
-		case 0:
-		case 1:
-			i++
-			if t[len(t)-1] != 'o' || i == len(args) || !slices.Contains([]string{"pipefail", "errexit", "nounset", "xtrace", "noglob", "noclobber", "verbose"}, args[i].Text) {
-				return false
-			}
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // specialVariable knows the variables whose assignment makes a shell evaluate the
@@ -138,34 +112,17 @@ func (p *shellParser) checkSpecial(name string) {
 	}
 }
 
-// testOperands notes the variables that test gets unquoted: with a text for a
-// value they could be the operator that evaluates.
-func (p *shellParser) testOperands(words []Word) {
-	for len(words) > 1 && (words[0].Text == "command" || words[0].Text == "time" || words[0].Text == "-p" || words[0].Text == "--") {
-		words = words[1:]
-	}
-	if words[0].Text != "[" && words[0].Text != "test" {
-		return
-	}
-	for _, w := range words {
-		if w.Fields && !w.number && w.Var != "" {
-			p.arith = append(p.arith, w.Var)
-		}
-	}
-}
-
 // checkVariables makes the script opaque unless each variable that it evaluates as
 // arithmetic, or passes to test unquoted, is given only numbers, and by nothing
-// but the script.
+// but the script. With a text for a value, test could take it for an operator.
 func (p *shellParser) checkVariables() {
 	if len(p.arith) == 0 {
 		return
 	}
-	known := map[string]bool{}
+	known := map[string]bool{"_": false, "REPLY": false} // the shells set these
 	give := func(name string, number bool) {
-		if old, ok := known[name]; !ok || old {
-			known[name] = number
-		}
+		old, ok := known[name]
+		known[name] = number && (old || !ok)
 	}
 	for _, l := range p.out.Loops {
 		give(l.Name, l.Words != nil)
@@ -177,19 +134,13 @@ func (p *shellParser) checkVariables() {
 		for _, a := range c.Assigns {
 			give(a.Name, a.Value.number)
 		}
-		if !slices.ContainsFunc(c.Words, func(w Word) bool { return slices.Contains([]string{"read", "export", "getopts", "wait"}, w.Text) }) {
-			continue
-		}
-		for _, w := range c.Words {
+		for _, w := range c.Words { // it may be read or export
 			name, _, _ := strings.Cut(w.Text+w.Prefix, "=")
 			give(name, false)
 		}
 	}
-	for _, name := range p.arith {
-		if !known[name] {
-			p.note("$" + name + " may not be a number")
-			return
-		}
+	if i := slices.IndexFunc(p.arith, func(name string) bool { return !known[name] }); i >= 0 {
+		p.note("$" + p.arith[i] + " may not be a number")
 	}
 }
 
@@ -197,13 +148,12 @@ func (p *shellParser) checkVariables() {
 // nothing that looks like a program's name at the start of a command.
 func (p *shellParser) guess(text string) {
 	unquote := strings.NewReplacer("'", "", `"`, "", `\`, "")
-	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(";&|\n\r(){}`<>", r) }) {
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(";&|\n\r(){}`<>", r) }) {
 		var words []Word
-		for _, f := range strings.Fields(part) {
+		for f := range strings.FieldsSeq(part) {
 			t := unquote.Replace(f)
-			switch {
-			case len(words) == 0 && (isKeyword(t) || slices.Contains([]string{"", "builtin", "command", "eval", "time", "trap"}, t) || strings.ContainsAny(t, "=$")):
-			default:
+			skip := isKeyword(t) || strings.ContainsAny(t, "=$") || slices.Contains([]string{"", "builtin", "command", "eval", "time", "trap"}, t)
+			if len(words) > 0 || !skip {
 				words = append(words, Word{Raw: f, Text: t, Const: true})
 			}
 		}

@@ -56,6 +56,9 @@ func realShells(t *testing.T) []realShell {
 	return found
 }
 
+// stubMark leaves the mark of the program whose name and arguments are "$@".
+const stubMark = "printf '%s\\037' \"\036$PICKET_LINE\" \"$@\" >>\"$PICKET_MARKS\""
+
 // A startedProgram is a mark: which line started what.
 type startedProgram struct {
 	line int
@@ -80,7 +83,7 @@ func newShellField(t *testing.T) shellField {
 		t.Fatal(err)
 	}
 	stub := filepath.Join(f.dir, "stub")
-	script := "#!" + dash + "\nprintf '%s\\037' \"\036$PICKET_LINE\" \"${0##*/}\" \"$@\" >>\"$PICKET_MARKS\"\ncase $0 in */f*) exit 1; esac\n"
+	script := "#!" + dash + "\nset -- \"${0##*/}\" \"$@\"\n" + stubMark + "\ncase $0 in */f*) exit 1; esac\n"
 	if err := os.WriteFile(stub, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +100,9 @@ func newShellField(t *testing.T) shellField {
 
 // run executes the lines with numbers from first on and returns what they started.
 // Direct means a shell of its own for each; if not, each has a subshell of one
-// shell, which is faster and reads a line by the same rules.
-func (f shellField) run(t *testing.T, sh realShell, first int, lines []string, direct bool) []startedProgram {
+// shell, which is faster and reads a line by the same rules. Quick lets functions
+// stand in for the most frequent programs.
+func (f shellField) run(t *testing.T, sh realShell, first int, lines []string, direct, quick bool) []startedProgram {
 	t.Helper()
 	dir, err := os.MkdirTemp(f.dir, "cwd")
 	if err != nil {
@@ -112,6 +116,11 @@ func (f shellField) run(t *testing.T, sh realShell, first int, lines []string, d
 	marks := filepath.Join(f.dir, filepath.Base(dir)+".marks")
 	var script strings.Builder
 	script.WriteString("w='a b'; v='-a  *'; u=; k=7; export w v u k\n")
+	for _, name := range strings.Fields("a b c d e f fa") {
+		if quick {
+			fmt.Fprintf(&script, "%s() { set -- %[1]s \"$@\"; %s; %t; }\n", name, stubMark, name[0] != 'f')
+		}
+	}
 	start := "eval"
 	if direct {
 		start = "'" + sh.path + "' -c"
@@ -212,7 +221,7 @@ func compareWithShells(t *testing.T, shells []realShell, lines []string, every, 
 			slots <- struct{}{}
 			go func() {
 				defer func() { <-slots; wg.Done() }()
-				started := field.run(t, sh, first, part, direct)
+				started := field.run(t, sh, first, part, direct, !every)
 				mu.Lock()
 				defer mu.Unlock()
 				ran += len(started)
@@ -232,8 +241,9 @@ func compareWithShells(t *testing.T, shells []realShell, lines []string, every, 
 // PICKET_TEST_FULL=1 it runs many more, each under every shell. PICKET_TEST_SEED
 // makes other lines.
 func TestShellAgainstRealShells(t *testing.T) {
+	t.Parallel()
 	shells := realShells(t)
-	n, every := 2000, false
+	n, every := 1500, false
 	if os.Getenv("PICKET_TEST_FULL") == "1" {
 		n, every = 24000, true
 	}
@@ -258,6 +268,7 @@ func TestShellAgainstRealShells(t *testing.T) {
 }
 
 func TestShellLinesUnderRealShells(t *testing.T) {
+	t.Parallel()
 	shells := realShells(t)
 	var lines []string
 	for _, c := range understoodLines {

@@ -1,7 +1,9 @@
 package tools
 
 import (
+	"math"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -11,8 +13,6 @@ const (
 	maxShellDepth = 32      // nested lists, substitutions included
 	maxCopies     = 4096    // a redirection for each command of a compound command
 )
-
-const wordChunk = 256 // words that are allocated together
 
 // A Script is what a command line does, as far as its text tells.
 type Script struct {
@@ -39,13 +39,16 @@ type Simple struct {
 	Words   []Word   // Words[0] is the program, Const unless the script is opaque
 	Redirs  []Redir  // with those of enclosing compound commands, which come first
 
-	Feeders  []int // indexes of the commands on the other side of its pipe, if that is known
-	Scope    int   // the shell or subshell that runs it
-	PipedIn  bool  // its standard input may be the end of a pipe
-	Subst    bool  // its output becomes part of another command's text
-	Repeats  bool  // stands in a loop
-	Maybe    bool  // may not run: in a body, or after && or ||
-	stdinSet bool  // a redirection or pipe nearer than what encloses it gives its standard input
+	Feeders []int // indexes of the commands on the other side of its pipe, if that is known
+	Scope   int   // the shell or subshell that runs it
+	PipedIn bool  // its standard input may be the end of a pipe
+	Subst   bool  // its output becomes part of another command's text
+	Repeats bool  // stands in a loop
+	Maybe   bool  // may not run: in a body, or after && or ||
+
+	// input is the index of the first command behind the pipe that it reads,
+	// math.MaxInt if it has an input of its own: how near that input is.
+	input int
 }
 
 // A Loop is one "for NAME in WORDS"; its commands are Commands[First:End].
@@ -83,54 +86,74 @@ type Redir struct {
 	Outer  bool   // stands on an enclosing compound command, whose first command has it too, with Outer unset
 }
 
+type shellParser struct {
+	src string // the line, or its start up to the end of what is being read
+	pos int
+	out Script
+	shellContext
+	depth            int
+	pending          []hereDoc // their bodies are still to come
+	heres, compounds int       // here-documents and compound commands so far
+	copies           int       // redirections of compound commands recorded with the commands in them
+	buf              []byte    // the texts of the words being read
+	arith            []string  // variables that must hold numbers
+}
+
+// A shellContext is what surrounds a command.
+type shellContext struct {
+	scope, input                 int
+	feeders                      []int
+	piped, subst, maybe, repeats bool
+	ticks                        bool // in backquotes
+	held                         bool // a here-document waits outside of the substitution
+}
+
 // ParseShell reads one command line as the shells do. It understands a subset of
 // the POSIX shell command language (IEEE Std 1003.1, XCU 2) in which dash and
 // bash agree, and calls everything else opaque. It is pure and takes time linear
 // in the line; no text makes it fail.
 func ParseShell(line string) Script {
-	p := shellParser{src: line, rest: -1}
-	p.out.Scopes = append(make([]int, 0, 4), -1)
-	if len(line) > maxShellLine {
+	p := shellParser{src: line}
+	p.out.Scopes = []int{-1}
+	switch {
+	case len(line) > maxShellLine:
 		p.note("longer than 8 KiB")
-	}
-	if line != "" && (line[0] == '-' || line[0] == '+') {
+	case line != "" && (line[0] == '-' || line[0] == '+'):
 		p.note("the shell takes it for an option") // what "sh -c" is given next
+	case !utf8.ValidString(line):
+		p.note("not valid UTF-8")
+	case strings.ContainsFunc(line, func(r rune) bool { return unicode.IsControl(r) && r != '\t' && r != '\n' }):
+		p.note("control character")
+	case oldBash && strings.IndexByte(line, 0xa0) >= 0:
+		p.note("a character that bash 3.2 may split")
 	}
-	p.survey()
+	if !p.whole() {
+		p.guess(line[min(p.pos, len(line)):])
+	}
+	p.checkVariables()
+	return p.out
+}
+
+type shellStop struct{}
+
+// whole reads the whole line; false means that it had to stop.
+func (p *shellParser) whole() (ok bool) {
+	defer func() {
+		if r := recover(); r != nil && r != any(shellStop{}) {
+			panic(r)
+		}
+	}()
 	p.list()
 	if p.pos < len(p.src) {
-		p.stop("does not parse as shell")
+		p.stop(notShell)
 	}
 	if len(p.pending) > 0 {
 		p.stop("here-document without end")
 	}
-	p.checkVariables()
-	if p.rest >= 0 {
-		p.guess(line[p.rest:])
-	}
-	return p.out
+	return true
 }
 
-type shellParser struct {
-	src  string // the line, or the text of a backquoted substitution
-	pos  int
-	out  Script
-	dead bool // reading has stopped
-	rest int  // where in the line, -1 if it has not
-	tick int  // where in the line the outermost backquoted substitution starts
-	back int  // backquoted substitutions around pos
-
-	depth, scope          int
-	subst, maybe, repeats bool
-	pending               []hereDoc
-	pendBase              int      // pending entries before it belong to commands around a substitution
-	heres, compounds      int      // here-documents and compound commands so far
-	copies                int      // redirections of compound commands recorded with the commands in them
-	arena                 []Word   // where commands that are not in another one's words keep their words
-	busy                  bool     // such a command is being read
-	buf                   []byte   // the texts of the words being read
-	arith                 []string // variables whose value is evaluated as arithmetic
-}
+const notShell = "does not parse as shell"
 
 // note makes the script opaque; reading goes on, for the sake of warnings.
 func (p *shellParser) note(why string) {
@@ -139,16 +162,10 @@ func (p *shellParser) note(why string) {
 	}
 }
 
-// stop makes the script opaque and ends the reading here.
+// stop makes the script opaque and ends the reading at pos.
 func (p *shellParser) stop(why string) {
 	p.note(why)
-	if !p.dead {
-		p.dead, p.rest = true, p.pos
-		if p.back > 0 {
-			p.rest = p.tick
-		}
-	}
-	p.src = p.src[:min(p.pos, len(p.src))]
+	panic(shellStop{})
 }
 
 func (p *shellParser) at() byte { return p.ahead(0) }
@@ -161,52 +178,14 @@ func (p *shellParser) ahead(n int) byte {
 	return 0
 }
 
-// survey refuses what shells or terminals may take in different ways, and makes
-// room for what the line may hold.
-func (p *shellParser) survey() {
-	ascii, separators, blanks := true, 1, 1
-	for i := 0; i < len(p.src); i++ {
-		switch c := p.src[i]; {
-		case c == ' ' || c == '\t':
-			blanks++
-		case c == '\n' || c == ';' || c == '|' || c == '&' || c == '(' || c == '`':
-			separators++
-		case c < ' ' || c == 0x7f:
-			p.note("control character")
-		case c >= utf8.RuneSelf:
-			ascii = false
-		}
+// endsWord knows the bytes that end a word where no quote is open.
+func endsWord(c byte) bool {
+	switch c {
+	case 0, ' ', '\t', '\n', ';', '&', '|', '<', '>', '(', ')':
+		return true
 	}
-	p.out.Commands = make([]Simple, 0, min(separators, 4+len(p.src)/24))
-	p.arena = make([]Word, 0, min(separators+blanks, wordChunk))
-	if ascii {
-		return
-	}
-	if !utf8.ValidString(p.src) {
-		p.note("not valid UTF-8")
-	} else if oldBash && strings.IndexByte(p.src, 0xa0) >= 0 {
-		p.note("a character that bash 3.2 may split")
-	} else if strings.ContainsFunc(p.src, func(r rune) bool { return r >= 0x80 && r < 0xa0 }) {
-		p.note("control character")
-	}
+	return false
 }
-
-// What a byte can mean where no quote is open.
-const (
-	bytePlain   = iota
-	byteEnd     // ends a word
-	byteSpecial // quotes, expands or is a pattern
-)
-
-var byteClass = func() (t [256]uint8) {
-	for _, c := range "\x00 \t\n;&|<>()" {
-		t[c] = byteEnd
-	}
-	for _, c := range "'\"\\$`*?[{~" {
-		t[c] = byteSpecial
-	}
-	return t
-}()
 
 func isNameByte(c byte, first bool) bool {
 	return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || !first && isDigit(c)
@@ -223,36 +202,37 @@ func (p *shellParser) name() string {
 	return p.src[start:p.pos]
 }
 
-// continued reports a line continuation at pos. Where one cannot be told from
-// part of an operator or name, the callers stop.
-func (p *shellParser) continued() bool { return p.at() == '\\' && p.ahead(1) == '\n' }
-
-// blanks skips what may stand between two tokens of a line.
+// blanks skips what may stand between two tokens of a line. A line continuation
+// must not join what would be one token: only beside a blank do all shells see
+// two without looking back.
 func (p *shellParser) blanks() {
-	for {
+	for start := p.pos; ; {
 		switch c := p.at(); {
 		case c == ' ' || c == '\t':
 			p.pos++
 		case c == '\\' && p.ahead(1) == '\n':
-			if len(p.pending) > 0 {
+			if len(p.pending) > 0 || p.held {
 				p.stop("line continuation before a here-document")
-				return
+			}
+			after := p.ahead(2)
+			if p.pos == start && p.pos > 0 && p.src[p.pos-1] != '\n' && after != ' ' && after != '\t' {
+				p.stop("line continuation in a word or operator")
 			}
 			p.pos += 2
 		case c == '#':
-			if p.back > 0 {
+			if p.ticks {
 				p.stop("comment in backquotes")
-				return
 			}
-			n := strings.IndexByte(p.src[p.pos:], '\n')
-			if n < 0 {
-				n = len(p.src) - p.pos
-			}
-			p.pos += n
+			p.pos += len(p.restOfLine())
 		default:
 			return
 		}
 	}
+}
+
+func (p *shellParser) restOfLine() string {
+	line, _, _ := strings.Cut(p.src[p.pos:], "\n")
+	return line
 }
 
 // linebreak skips blanks, comments and line ends.
@@ -265,38 +245,31 @@ func (p *shellParser) linebreak() {
 // newline reads a line end and the here-documents that begin after it.
 func (p *shellParser) newline() {
 	p.pos++
-	if len(p.pending) == 0 {
-		return
-	}
-	if p.pendBase > 0 {
+	if p.held {
 		p.stop("here-document around a substitution of several lines")
-		return
 	}
-	for i := 0; i < len(p.pending) && !p.dead; i++ {
-		p.hereBody(p.pending[i])
+	docs := p.pending
+	p.pending = nil
+	for _, h := range docs {
+		p.hereBody(h)
 	}
-	p.pending = p.pending[:0]
 }
 
 // keyword returns the reserved word of any shell that stands at pos, "" if none
 // does. Only where a command may start is it one.
 func (p *shellParser) keyword() string {
 	i := p.pos
-	for i < len(p.src) && i < p.pos+9 && (p.src[i] >= 'a' && p.src[i] <= 'z' || strings.IndexByte("!{}[", p.src[i]) >= 0) {
+	for i < min(len(p.src), p.pos+9) && !endsWord(p.src[i]) {
 		i++
 	}
-	w := p.src[p.pos:i]
-	if !isKeyword(w) {
-		return ""
+	if w := p.src[p.pos:i]; isKeyword(w) {
+		return w
 	}
-	if i < len(p.src) && byteClass[p.src[i]] != byteEnd {
-		return "" // where a line continuation follows, see simple
-	}
-	return w
+	return ""
 }
 
 // isKeyword knows the reserved words of both shells, but for "time": in bash it
-// starts a pipeline, in dash a program, see opaqueTime.
+// starts a pipeline, in dash a program, see hides.
 func isKeyword(w string) bool {
 	switch w {
 	case "!", "{", "}", "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
@@ -309,8 +282,7 @@ func isKeyword(w string) bool {
 // expect reads a reserved word that must come next.
 func (p *shellParser) expect(kw string) {
 	if p.keyword() != kw {
-		p.stop("does not parse as shell")
-		return
+		p.stop(notShell)
 	}
 	p.pos += len(kw)
 }
@@ -326,23 +298,19 @@ func (p *shellParser) list() bool {
 		some = true
 		first, scopes := len(p.out.Commands), len(p.out.Scopes)
 		p.andOr()
-		p.blanks()
-		switch p.at() {
-		case ';':
-			if c := p.ahead(1); c != ';' && c != '&' {
+		switch c := p.at(); {
+		case c == ';':
+			if next := p.ahead(1); next != ';' && next != '&' {
 				p.pos++
 			}
-		case '&':
+		case c == '&':
 			p.pos++
-			if p.at() == '>' || p.continued() {
+			if p.at() == '>' {
 				p.stop("&>")
 			}
 			p.rescope(first, scopes)
-		case '\n', ')':
-		default:
-			if p.pos < len(p.src) {
-				p.stop("does not parse as shell")
-			}
+		case c != '\n' && c != ')' && p.pos < len(p.src):
+			p.stop(notShell)
 		}
 	}
 	p.depth--
@@ -368,18 +336,16 @@ func (p *shellParser) listEnds() bool {
 // block reads a list that may not be empty.
 func (p *shellParser) block() {
 	if !p.list() {
-		p.stop("does not parse as shell")
+		p.stop(notShell)
 	}
 }
 
 func (p *shellParser) andOr() {
 	maybe := p.maybe
-	p.pipeline()
-	for p.blanks(); p.at() == '&' && p.ahead(1) == '&' || p.at() == '|' && p.ahead(1) == '|'; p.blanks() {
+	for p.pipeline(); p.at() == '&' && p.ahead(1) == '&' || p.at() == '|'; p.pipeline() {
 		p.pos += 2
 		p.linebreak()
 		p.maybe = true
-		p.pipeline()
 	}
 	p.maybe = maybe
 }
@@ -392,27 +358,27 @@ func (p *shellParser) pipeline() {
 		}
 		p.blanks()
 	}
-	first, scopes, outer := len(p.out.Commands), len(p.out.Scopes), p.scope
+	outer, first, scopes := p.shellContext, len(p.out.Commands), len(p.out.Scopes)
 	p.command()
-	p.blanks()
-	for n := 0; p.at() == '|' && p.ahead(1) != '|'; n++ {
-		p.pos++
-		if n == 0 {
-			p.rescope(first, scopes)
-		}
-		if p.at() == '&' {
+	for p.blanks(); p.at() == '|' && p.ahead(1) != '|'; p.blanks() {
+		if p.pos++; p.at() == '&' {
 			p.note("|&")
 			p.pos++
 		}
+		if p.scope == outer.scope {
+			p.rescope(first, scopes)
+		}
 		p.linebreak()
-		start := len(p.out.Commands)
-		p.scope = p.newScope(outer)
+		p.scope, p.piped, p.feeders, p.input = p.newScope(outer.scope), true, nil, len(p.out.Commands)
+		for i := first; i < p.input; i++ {
+			if p.subst || !p.out.Commands[i].Subst {
+				p.feeders = append(p.feeders, i)
+			}
+		}
+		first = p.input
 		p.command()
-		p.feed(first, start)
-		first = start
-		p.blanks()
 	}
-	p.scope = outer
+	p.shellContext = outer
 }
 
 func (p *shellParser) newScope(parent int) int {
@@ -436,37 +402,23 @@ func (p *shellParser) rescope(first, scopes int) {
 	}
 }
 
-// feed records that the commands from start on read what those from first on
-// write, unless something nearer gives them their input.
-func (p *shellParser) feed(first, start int) {
-	var feeders []int
-	for i := start; i < len(p.out.Commands); i++ {
-		c := &p.out.Commands[i]
-		if c.stdinSet {
-			continue
-		}
-		if feeders == nil {
-			for j := first; j < start; j++ {
-				if p.subst || !p.out.Commands[j].Subst {
-					feeders = append(feeders, j)
-				}
-			}
-		}
-		c.stdinSet, c.PipedIn, c.Feeders = true, true, feeders
-	}
-}
-
 func (p *shellParser) command() {
-	first := len(p.out.Commands)
-	maybe, repeats := p.maybe, p.repeats
-	kw := p.keyword()
-	switch kw {
+	outer, first := p.shellContext, len(p.out.Commands)
+	switch kw := p.keyword(); kw {
 	case "":
 		if p.at() != '(' {
 			p.simple()
 			return
 		}
-		p.subshell()
+		if p.pos++; p.at() == '(' {
+			p.stop("((")
+		}
+		p.scope = p.newScope(p.scope)
+		p.block()
+		if p.at() != ')' {
+			p.stop(notShell)
+		}
+		p.pos++
 	case "{":
 		p.pos++
 		p.block()
@@ -477,10 +429,7 @@ func (p *shellParser) command() {
 		p.pos += len(kw)
 		p.repeats = true
 		p.block()
-		p.expect("do")
-		p.maybe = true
-		p.block()
-		p.expect("done")
+		p.body()
 	case "for":
 		p.forClause()
 	case "case":
@@ -488,95 +437,77 @@ func (p *shellParser) command() {
 	case "[[", "coproc", "function", "select":
 		p.stop("bash's " + kw)
 	default:
-		p.stop("does not parse as shell")
+		p.stop(notShell)
 	}
 	p.compounds++
-	p.maybe, p.repeats = maybe, repeats
+	p.shellContext = outer
 	p.trailing(first)
 }
 
-func (p *shellParser) subshell() {
-	p.pos++
-	if p.at() == '(' || p.continued() {
-		p.stop("((")
-	}
-	outer := p.scope
-	p.scope = p.newScope(outer)
+// body reads the body of a loop.
+func (p *shellParser) body() {
+	p.expect("do")
+	p.maybe, p.repeats = true, true
 	p.block()
-	p.scope = outer
-	if p.at() != ')' {
-		p.stop("does not parse as shell")
-		return
-	}
-	p.pos++
+	p.expect("done")
 }
 
 func (p *shellParser) ifClause() {
-	for kw := "if"; ; kw = "elif" {
+	for kw := "if"; kw == "if" || kw == "elif"; kw = p.keyword() {
 		p.pos += len(kw)
 		p.block()
 		p.expect("then")
 		p.maybe = true
 		p.block()
-		if p.keyword() != "elif" {
-			break
-		}
 	}
 	if p.keyword() == "else" {
-		p.pos += len("else")
+		p.expect("else")
 		p.block()
 	}
 	p.expect("fi")
 }
 
 func (p *shellParser) forClause() {
-	p.pos += len("for")
+	p.expect("for")
 	p.blanks()
 	loop := Loop{Name: p.name()}
-	if loop.Name == "" || isKeyword(loop.Name) || byteClass[p.at()] != byteEnd {
-		p.stop("does not parse as shell")
+	if loop.Name == "" || isKeyword(loop.Name) || !endsWord(p.at()) {
+		p.stop(notShell)
 	}
 	p.checkSpecial(loop.Name)
 	p.blanks()
 	if p.at() == ';' {
 		p.pos++
-		p.linebreak()
 	} else if p.linebreak(); p.keyword() == "in" {
-		p.pos += len("in")
-		words, own := p.room()
+		p.expect("in")
+		loop.Words = []Word{}
 		for p.blanks(); !p.wordEnds(); p.blanks() {
-			words = append(words, Word{})
-			p.word(&words[len(words)-1], false)
-		}
-		if loop.Words = p.keep(words, own); loop.Words == nil {
-			loop.Words = []Word{}
+			loop.Words = append(loop.Words, p.word(false))
 		}
 		switch p.at() {
 		case ';':
 			p.pos++
 		case '\n':
 		default:
-			p.stop("does not parse as shell")
+			p.stop(notShell)
 		}
-		p.linebreak()
 	}
-	p.expect("do")
+	p.linebreak()
 	n := len(p.out.Loops)
 	loop.First = len(p.out.Commands)
+	loop.End = loop.First
 	p.out.Loops = append(p.out.Loops, loop)
-	p.maybe, p.repeats = true, true
-	p.block()
-	p.expect("done")
+	p.body()
 	p.out.Loops[n].End = len(p.out.Commands)
 }
 
 func (p *shellParser) caseClause() {
-	p.pos += len("case")
+	p.expect("case")
 	p.blanks()
 	p.pattern()
 	p.linebreak()
 	p.expect("in")
-	for p.linebreak(); p.keyword() != "esac" && !p.dead; p.linebreak() {
+	for p.linebreak(); p.keyword() != "esac"; p.linebreak() {
 		if p.at() == '(' {
 			p.pos++
 			p.blanks()
@@ -586,8 +517,7 @@ func (p *shellParser) caseClause() {
 			p.blanks()
 		}
 		if p.at() != ')' {
-			p.stop("does not parse as shell")
-			return
+			p.stop(notShell)
 		}
 		p.pos++
 		p.maybe = true
@@ -604,9 +534,8 @@ func (p *shellParser) caseClause() {
 
 // pattern reads a word of a case clause.
 func (p *shellParser) pattern() {
-	var w Word
-	if p.word(&w, false); w.Raw == "" || isKeyword(w.Text) {
-		p.stop("does not parse as shell")
+	if w := p.word(false); w.Raw == "" || isKeyword(w.Text) {
+		p.stop(notShell)
 	}
 	p.blanks()
 }
@@ -620,125 +549,91 @@ func (p *shellParser) trailing(first int) {
 	for i := first; i < len(p.out.Commands) && outer != nil; i++ {
 		if p.copies += len(outer); p.copies > maxCopies {
 			p.stop("too many redirections around commands")
-			return
 		}
 		c := &p.out.Commands[i]
 		list := make([]Redir, 0, len(outer)+len(c.Redirs))
-		set := c.stdinSet
+		nearer := c.input > first
 		for _, r := range outer {
-			if r.Fd == 0 && c.stdinSet {
+			if r.Fd == 0 && nearer {
 				continue
 			}
-			set = set || r.Fd == 0
 			r.Outer = i > first
 			list = append(list, r)
 		}
-		c.Redirs, c.stdinSet = append(list, c.Redirs...), set
+		c.ownInput(list)
+		c.Redirs = append(list, c.Redirs...)
+	}
+}
+
+// ownInput takes the command off its pipe if one of the redirections gives it
+// another input.
+func (c *Simple) ownInput(redirs []Redir) {
+	for _, r := range redirs {
+		if r.Fd == 0 {
+			c.PipedIn, c.Feeders, c.input = false, nil, math.MaxInt
+		}
 	}
 }
 
 // simple reads a simple command.
 func (p *shellParser) simple() {
 	n, start := len(p.out.Commands), p.pos
-	p.out.Commands = append(p.out.Commands, Simple{Subst: p.subst, Maybe: p.maybe, Repeats: p.repeats, Scope: p.scope})
-	var redirs []Redir
+	p.out.Commands = append(p.out.Commands, Simple{Scope: p.scope, Subst: p.subst, Maybe: p.maybe, Repeats: p.repeats,
+		PipedIn: p.piped, Feeders: p.feeders, input: p.input})
 	var assigns []Assign
-	words, own := p.room()
-	for p.blanks(); !p.dead; p.blanks() {
+	var words []Word
+	var redirs []Redir
+	defer func() { // also where the reading stops
+		c := &p.out.Commands[n]
+		c.Assigns, c.Words, c.Redirs = assigns, words, redirs
+		c.ownInput(redirs)
+	}()
+	for p.blanks(); ; p.blanks() {
 		if p.redir(&redirs) || len(words) == 0 && p.assign(&assigns) {
 			continue
 		}
 		if p.wordEnds() {
 			break
 		}
-		first := len(words) == 0
-		words = append(words, Word{})
-		w := &words[len(words)-1]
-		p.word(w, false)
+		w := p.word(false)
+		words = append(words, w)
 		switch {
 		case p.at() == '(':
 			p.stop("( after a word: a function, an array or an extended pattern")
 		case p.descriptor(w):
 			p.stop("bash's descriptor before a redirection")
-		case first && isKeyword(w.Raw):
+		case len(words) == 1 && isKeyword(w.Raw):
 			p.stop("reserved word after an assignment or redirection")
-		case first && isKeyword(w.Text) && strings.Contains(w.Raw, "\\\n"):
-			p.stop("line continuation in a reserved word")
 		}
-	}
-	s := &p.out.Commands[n]
-	s.Words, s.Redirs, s.Assigns = p.keep(words, own), redirs, assigns
-	for _, r := range redirs {
-		s.stdinSet = s.stdinSet || r.Fd == 0
 	}
 	switch {
 	case len(words) > 0 && !words[0].Const:
 		p.note(notConstant)
 	case len(words) > 0:
-		p.testOperands(words)
-		if why := opaqueBuiltin(words, redirs != nil); why != "" {
+		if why := p.hides(words, redirs != nil); why != "" {
 			p.note(why)
-			p.guess(p.src[start:min(p.pos, len(p.src))])
+			p.guess(p.src[start:p.pos])
 		}
 	case len(redirs)+len(assigns) == 0:
-		p.stop("does not parse as shell")
+		p.stop(notShell)
 	}
-}
-
-// room returns an empty list for the words of a command or loop, and whether it
-// is the end of the arena.
-func (p *shellParser) room() ([]Word, bool) {
-	if p.busy {
-		return nil, false
-	}
-	p.busy = true
-	if len(p.arena) == cap(p.arena) {
-		p.arena = make([]Word, 0, wordChunk) // what the old one holds stays there
-	}
-	return p.arena[len(p.arena):], true
-}
-
-// keep ends a list of words from room.
-func (p *shellParser) keep(words []Word, own bool) []Word {
-	if own {
-		p.busy = false
-		// If they outgrew it, append has moved them out of the arena.
-		p.arena = p.arena[:min(len(p.arena)+len(words), cap(p.arena))]
-	}
-	return words[:len(words):len(words)]
 }
 
 // assign adds an assignment to list, if one stands here.
 func (p *shellParser) assign(list *[]Assign) bool {
 	start := p.pos
 	name := p.name()
-	switch {
-	case name == "":
-		return false
-	case p.at() == '=':
+	switch c := p.at(); {
+	case name != "" && c == '=':
 		p.pos++
-		a := Assign{Name: name}
-		p.word(&a.Value, true)
+		*list = append(*list, Assign{name, p.word(true)})
 		if p.at() == '(' {
 			p.stop("bash's array")
 		}
 		p.checkSpecial(name)
-		*list = append(*list, a)
 		return true
-	case p.at() == '[' || p.at() == '+' && p.ahead(1) == '=':
+	case name != "" && (c == '[' || c == '+' && p.ahead(1) == '='):
 		p.stop("bash's assignment to an array, or +=")
-		return true
-	case p.continued():
-		for p.continued() || isNameByte(p.at(), false) {
-			p.pos++
-			if p.at() == '\n' {
-				p.pos++
-			}
-		}
-		if c := p.at(); c == '=' || c == '[' || c == '+' {
-			p.stop("line continuation in a name")
-			return true
-		}
 	}
 	p.pos = start
 	return false

@@ -479,6 +479,7 @@ func (a *analysis) command(c command) {
 			argv[i] = w.Text
 		}
 		a.network = a.network || namesURL(argv[i])
+		a.peek(argv[i])
 		if p, ok := plainPath(*w); ok && i > 0 && (rooted(p) || strings.HasPrefix(p, "../")) {
 			a.touch(p, c.cwd)
 		}
@@ -545,7 +546,7 @@ func (a *analysis) touch(p string, at *cwd) {
 	for _, f := range at.at {
 		name := joinPath(f.dir, p)
 		switch {
-		case f.any || slices.Contains(a.touched, name):
+		case f.any || kernelPath(name) || slices.Contains(a.touched, name):
 		case len(a.touched) >= maxListed:
 			a.setOpaque("it names too many paths")
 		default:
@@ -622,7 +623,10 @@ func (a *analysis) script(w Word, c *command) {
 
 // run adds a command that another one starts.
 func (a *analysis) run(words []Word, c *command) {
-	a.command(command{words: words, piped: c.piped, body: c.body, input: c.input, cwd: c.cwd, repeats: c.repeats, exec: true, fed: c.fed, depth: c.depth + 1})
+	inner := *c
+	inner.words, inner.exec, inner.call = words, true, progCall{}
+	inner.depth++
+	a.command(inner)
 }
 
 // unwrap looks through a program that runs its operands.

@@ -10,7 +10,7 @@ import (
 // builtin handles what the shell does itself and reports whether it did.
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
-	why := opaqueBuiltin(c.words, false)
+	why := new(shellParser).hides(c.words, false)
 	if why != "" { // the parser has not looked behind wrappers
 		a.setOpaque(why)
 	}
@@ -141,7 +141,9 @@ func readInterpreter(a *analysis, c *command, o *options) {
 	case c.piped:
 		a.warn(base + " runs code that comes through a pipe")
 	case c.input != nil:
-		a.script(*c.input, c)
+		opened := *c
+		opened.cwd = c.inputAt
+		a.script(*c.input, &opened)
 	case c.fed:
 		a.warn(base + " runs what it is given by another command")
 	}
@@ -219,7 +221,7 @@ func readXargs(a *analysis, c *command, o *options) {
 		}
 	}
 	inner := *c
-	inner.fed, inner.piped, inner.body, inner.input = true, false, nil, nil
+	inner.fed = true
 	words := slices.Clone(o.operands)
 	if mark == "" {
 		words = append(words, Word{Raw: "…", Fields: true})
@@ -302,7 +304,6 @@ func readFind(a *analysis, c *command, o *options) {
 			if len(run) > 0 && run[0].Const && path.Base(run[0].Text) == "rm" {
 				a.warn("deletes what it finds")
 			}
-			inner.piped, inner.body, inner.input = false, nil, nil
 			a.run(run, &inner)
 			i = end
 		case "-delete":

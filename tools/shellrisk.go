@@ -51,6 +51,7 @@ type progCall struct {
 // folder that it may be in.
 type pathWrite struct {
 	name string // from the workspace, absolute, or from "~/"
+	via  string // its part before a "..": if that is a link, it leads elsewhere
 	folder
 }
 
@@ -69,6 +70,7 @@ type command struct {
 	piped   bool  // its input is a pipe
 	body    *Word // its input is this here-document or here-string
 	input   *Word // its input is this file
+	inputAt *cwd  // which was opened here
 	cwd     *cwd
 	repeats bool
 	exec    bool // not started by a shell: builtins are programs here
@@ -139,7 +141,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 }
 
 func (a *analysis) simple(s *Simple, at *cwd, depth int) {
-	c := command{words: s.Words, piped: s.PipedIn, cwd: at, repeats: s.Repeats, depth: depth}
+	c := command{words: s.Words, piped: s.PipedIn, cwd: at, inputAt: at, repeats: s.Repeats, depth: depth}
 	a.commands = append(a.commands, commandText(s))
 	for i := range s.Assigns {
 		a.assign(s.Assigns[i].Name, s.Assigns[i].Value, len(s.Words) > 0)
@@ -170,7 +172,7 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 			a.network = true
 			a.warn("opens a network connection by a redirection")
 		case r.Op == "<":
-			if input {
+			if a.peek(p); input {
 				c.body, c.input, c.piped = nil, &r.Target, false
 			}
 		case !r.Outer:
@@ -293,8 +295,12 @@ func (a *analysis) write(p string, at *cwd) {
 		if len(a.writes) >= maxListed {
 			a.setOpaque("it writes too many files")
 		} else if !slices.Contains(a.writes, w) {
+			if n := backStep(w.name); n > 0 && !w.any {
+				w.via = w.name[:n]
+				a.paths = append(a.paths, PathUse{Name: w.via})
+			}
 			a.writes = append(a.writes, w)
-			if !w.any {
+			if !w.any && !kernelPath(w.name) {
 				a.paths = append(a.paths, PathUse{Name: w.name, Write: true})
 			}
 		}
@@ -304,7 +310,38 @@ func (a *analysis) write(p string, at *cwd) {
 		return
 	}
 	for _, f := range at.at {
-		add(pathWrite{joinPath(f.dir, p), f})
+		add(pathWrite{name: joinPath(f.dir, p), folder: f})
+	}
+}
+
+// backStep returns the length of a path up to a ".." that follows a name, 0
+// without one.
+func backStep(p string) int {
+	named := false
+	for i := 0; i < len(p); {
+		end := strings.IndexByte(p[i:], '/')
+		if end < 0 {
+			end = len(p) - i
+		}
+		switch part := p[i : i+end]; part {
+		case "", ".":
+		case "..":
+			if named {
+				return i
+			}
+		default:
+			named = true
+		}
+		i += end + 1
+	}
+	return 0
+}
+
+// peek notes where the line may look at other processes.
+func (a *analysis) peek(p string) {
+	rest, ok := strings.CutPrefix(strings.TrimLeft(p, `"'`), "/proc/")
+	if ok && a.loose == "" && (rest == "" || !isNameByte(rest[0], true) || strings.HasPrefix(rest, "self")) {
+		a.loose = "it looks at what the system knows of a process"
 	}
 }
 

@@ -13,7 +13,7 @@ func execWith(t *testing.T, c *Call, r ExecResult) Command {
 	t.Helper()
 	var got Command
 	c.Host = &Host{Exec: func(_ context.Context, cmd Command) ExecResult { got = cmd; return r }}
-	Shell.Run(context.Background(), c)
+	Shell.Execute(context.Background(), c)
 	return got
 }
 
@@ -29,7 +29,7 @@ func runShellCall(tool *Tool, raw string, j Judgement, secrets map[string]string
 	var got Command
 	c := &Call{Args: args, Plan: plan, Judgement: j, Secrets: secrets,
 		Host: &Host{Exec: func(_ context.Context, cmd Command) ExecResult { got = cmd; return r }}}
-	return tool.Run(context.Background(), c), got
+	return tool.Execute(context.Background(), c), got
 }
 
 func TestShellRun(t *testing.T) {

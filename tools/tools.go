@@ -2,7 +2,7 @@
 //
 // A tool never decides whether it may run. It says, as pure data, what a call
 // names (Assess), what that means once the names have been looked up (Judge),
-// and how to do it (Run). The Sentinel in the root package is the only caller
+// and how to do it (Execute). The Sentinel in the root package is the only caller
 // of Run, and this package cannot import it: no tool can reach the policy, the
 // grants, the vault or the log.
 //
@@ -11,7 +11,7 @@
 // Declare its parameters, and nothing that the schema does not list will ever
 // reach it. Let Assess name every path, program and host that the call touches;
 // what it does not name the gate cannot look up. Let Judge raise the risk, never
-// lower it below what Tool declares. Do only in Run what Judge described: the
+// lower it below what Tool declares. Do only in Execute what Judge described: the
 // arguments are frozen, so read them again rather than keep state. A fact that
 // is unknown is the dangerous one.
 package tools
@@ -102,7 +102,7 @@ type Param struct {
 }
 
 // A Tool is the description of one tool. It is data except for its three
-// functions, of which only Run has an effect.
+// functions, of which only Execute has an effect.
 type Tool struct {
 	Name        string // [a-z0-9_]{1,64}
 	Description string // what the model is told
@@ -127,8 +127,8 @@ type Tool struct {
 	// changes none.
 	Change func(*Call) (FileChange, bool)
 
-	// Run does it. Only Sentinel.Do calls it.
-	Run func(context.Context, *Call) Output
+	// Execute does it. Only the gate calls it, in one place.
+	Execute func(context.Context, *Call) Output
 }
 
 // FileChange is what a call would make of a file.
@@ -143,7 +143,7 @@ type Plan struct {
 	Paths    []PathUse
 	Programs []string // program words as written, to be looked up on the child's PATH
 	Hosts    []string // hosts that the arguments name, canonical
-	Detail   any      // the tool's own reading of its arguments, for Judge and Run
+	Detail   any      // the tool's own reading of its arguments, for Judge and Execute
 }
 
 // PathUse is one path that a call names, as it stands in the arguments
@@ -162,6 +162,7 @@ type Facts struct {
 
 	Boxed      bool // shell and Python calls run in the sandbox
 	NetBlocked bool // and their network can be taken away
+	MoreShown  bool // and see more than the writable roots and the system's folders
 
 	Paths    map[string]PathFact    // by PathUse.Name
 	Programs map[string]ProgramFact // by program word
@@ -259,7 +260,7 @@ type Host struct {
 	Now  func() time.Time
 }
 
-// A Call is one approved call, as Run gets it.
+// A Call is one approved call, as Execute gets it.
 type Call struct {
 	ID        string
 	Args      Args // with placeholders substituted
@@ -324,7 +325,7 @@ func Manifest(list []Tool) ([]byte, error) {
 	out := make([]entry, len(list))
 	for i, t := range list {
 		out[i] = entry{t.Name, t.Description, t.Risk.String(), t.ReadsPrivateData,
-			t.ReadsUntrusted, t.Egress.String(), slices.Concat([]string{}, t.AcceptsSecrets), t.Schema()}
+			t.ReadsUntrusted, t.Egress.String(), append([]string{}, t.AcceptsSecrets...), t.Schema()}
 	}
 	return json.MarshalIndent(out, "", "  ")
 }
