@@ -308,7 +308,9 @@ func (l *Log) add(ctx context.Context, size int64, recs ...Record) error {
 	}
 	if err != nil {
 		l.known = false
-		err = errors.Join(err, os.Truncate(l.path, l.head.Off))
+		if l.f != nil {
+			err = errors.Join(err, l.f.Truncate(l.head.Off))
+		}
 		if anchored {
 			err = errors.Join(err, l.vouch(ctx, true, l.head, l.head))
 		}

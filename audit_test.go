@@ -492,6 +492,20 @@ func TestStateOfAnotherLog(t *testing.T) {
 	}
 }
 
+func TestShorterLogInItsPlace(t *testing.T) {
+	l, dir := newTestLog(t)
+	mustAppend(t, l, true, say("one"))
+	mustAppend(t, l, true, say("two"))
+	mustClose(t, l)
+	m, other := newTestLog(t)
+	mustClose(t, m)
+	writeTestFile(t, filepath.Join(dir, auditName), readTestFile(t, filepath.Join(other, auditName)))
+	wantVerify(t, dir, auditTampered)
+	if _, err := openAudit(dir); !errors.Is(err, errDamaged) {
+		t.Fatalf("open: %v", err)
+	}
+}
+
 func TestRenamedAwayWhileOpen(t *testing.T) {
 	l, dir := newTestLog(t)
 	mustAppend(t, l, true, say("one"))

@@ -259,19 +259,23 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 		return err
 	}
 	var recs []Record
+	head := mark{}
 	if audit {
 		if l.logID != st.Log || from.Seq < have.Seq { // else this process knows of more
 			from = have
 		}
 		l.logID = st.Log
-		l.head, err = l.find(from, size)
+		head, err = find(l.f, from, size)
+		if err == nil && head.Seq > 0 && genesisLog(l.f, size) != hex.EncodeToString(st.Log[:]) {
+			err = fmt.Errorf("%s belongs to another log; %w", stateName, errDamaged)
+		}
 	} else {
-		l.head, err = l.believed(from, have, st.Pending, size)
+		head, err = l.believed(from, have, st.Pending, size)
 	}
 	if err != nil {
 		return err
 	}
-	if l.head.Seq == 0 {
+	if l.head = head; head.Seq == 0 {
 		if !audit {
 			st.renew()
 		}
@@ -279,21 +283,21 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 			l.genesis.Key = ""
 		}
 	}
-	if size > l.head.Off {
+	if size > head.Off {
 		sum := sha256.New()
-		n, err := io.Copy(sum, io.NewSectionReader(l.f, l.head.Off, size-l.head.Off))
+		n, err := io.Copy(sum, io.NewSectionReader(l.f, head.Off, size-head.Off))
 		if err != nil {
 			return err
 		}
-		recs = append(recs, Record{Body: recoveredRecord{n, hex.EncodeToString(sum.Sum(nil)), excerpt(l.f, l.head.Off, size)}})
+		recs = append(recs, Record{Body: recoveredRecord{n, hex.EncodeToString(sum.Sum(nil)), excerpt(l.f, head.Off, size)}})
 	}
-	gap := audit && l.head.Seq < from.Seq
+	gap := audit && head.Seq < from.Seq
 	if gap {
-		recs = append(recs, Record{Body: gapRecord{Have: l.head.Seq, Expected: from.Seq}})
+		recs = append(recs, Record{Body: gapRecord{Have: head.Seq, Expected: from.Seq}})
 	}
-	if l.known = true; len(recs) > 0 || audit && l.head.Seq == 0 {
+	if l.known = true; len(recs) > 0 || audit && head.Seq == 0 {
 		err = l.add(ctx, size, recs...)
-	} else if audit && l.head.Seq > have.Seq {
+	} else if audit && head.Seq > have.Seq {
 		l.changed()
 	}
 	if err != nil || !gap {
@@ -307,16 +311,10 @@ func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
 
 // find returns the last line of audit.jsonl that is linked to the one that is
 // known. If that one is not there but the log ends well before it, that end.
-func (l *Log) find(known mark, size int64) (mark, error) {
-	if size > 0 {
-		var g genesisRecord
-		if line, _, ok := strings.Cut(excerpt(l.f, 0, size), "\n"); ok && (json.Unmarshal([]byte(line), &g) != nil || g.Log != hex.EncodeToString(l.logID[:])) {
-			return mark{}, fmt.Errorf("%s belongs to another log; %w", stateName, errDamaged)
-		}
-	}
-	if !endsAt(l.f, known, size) {
+func find(f io.ReaderAt, known mark, size int64) (mark, error) {
+	if !endsAt(f, known, size) {
 		found := false // elsewhere, after a change to the lines before it
-		err := scanLines(l.f, 0, size, func(line []byte, end int64) error {
+		err := scanLines(f, 0, size, func(line []byte, end int64) error {
 			if sha256.Sum256(bytes.TrimSuffix(line, []byte("\n"))) == known.Hash {
 				found, known.Off = true, end
 			}
@@ -326,14 +324,22 @@ func (l *Log) find(known mark, size int64) (mark, error) {
 			return mark{}, err
 		}
 		if !found {
-			end, err := readLinked(l.f, mark{}, size, nil)
+			end, err := readLinked(f, mark{}, size, nil)
 			if err == nil && (end.Seq == 0 || end.Seq >= known.Seq) {
 				err = fmt.Errorf("line %d is not the one that %s knows; %w", known.Seq, stateName, errDamaged)
 			}
 			return end, err
 		}
 	}
-	return readLinked(l.f, known, size, nil)
+	return readLinked(f, known, size, nil)
+}
+
+// genesisLog is the name that the first line gives the log.
+func genesisLog(f io.ReaderAt, size int64) string {
+	var g genesisRecord
+	line, _, _ := strings.Cut(excerpt(f, 0, size), "\n")
+	json.Unmarshal([]byte(line), &g) // else it has none
+	return g.Log
 }
 
 // endsAt reports whether the line that ends at the mark's place is the mark's.

@@ -185,7 +185,7 @@ func (v auditView) write(w io.Writer, l logLine) error {
 
 // row is one line of the table.
 func (v auditView) row(n Line) string {
-	row := fmt.Sprintf("%6d  %s  %-12s  %-12s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Chat))
+	row := fmt.Sprintf("%6d  %s  %-12s  %-18s  %-12s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Call), v.Safe(n.Chat))
 	cols, picked := strings.Fields(auditColumns[n.Kind]), map[string]string{}
 	for name, val := range members(n.Raw) {
 		text := memberText(val)

@@ -138,6 +138,7 @@ func (a *app) explain(args []string) error {
 	if err != nil {
 		return usageErrorf("%v", err)
 	}
+	a.reads = true
 	if err := a.facts(); err != nil {
 		return err
 	}
@@ -337,6 +338,13 @@ func (a *app) auditMend(ctx context.Context, verb string) error {
 			}
 		}
 		return err
+	}
+	r, err := verifyLog(a.folders.Data)
+	if err != nil {
+		return err
+	}
+	if r.Status == auditTampered {
+		return errors.New("the log was tampered with, which cannot be accepted: picket audit verify shows where, and picket audit restart sets it aside")
 	}
 	log, err := openAudit(a.folders.Data)
 	if err != nil {

@@ -18,6 +18,7 @@ the workspace: no settings, no rules, no .env.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -31,7 +32,7 @@ import (
 	"syscall"
 )
 
-const usage = `picket: an agent on your own machine, whose every act passes one gate
+const usage = `picket: an agent on your own machine, in which every action passes one gate
 
   picket "list the files and say what this project is"
   git diff --staged | picket "write the commit message" > msg
@@ -53,11 +54,11 @@ Usage:
   picket audit restart            set a log aside that cannot go on
   picket policy explain [--grant KEY]… [--label private|untrusted]… [--mode M]
                         [--channel C] [--json] TOOL JSON
-  picket policy lint              rules that do not do what they look like
+  picket policy lint              find rules that do not do what they seem to
   picket chats [list | show NAME | delete NAME]
   picket tools [--json]           what the model can ask for
   picket undo ID                  put back what a call overwrote
-  picket doctor                   what is right, and what mends the rest
+  picket doctor                   what is right, and how to fix the rest
   picket config init | show | path
   picket version
 
@@ -68,7 +69,7 @@ Flags of a task and of chat:
   --workspace DIR    the folder to work in; default: the current one
   --model NAME       a model, "rehearsal", or "script:FILE"
   --base-url URL     the model's server
-  --max-steps N      model calls at most
+  --max-steps N      at most N model calls
   --allow KEY        grant KEY for this task, such as shell:git (repeatable)
   --wait             let a question wait for "picket approvals" elsewhere
   --json             print events, one JSON object a line
@@ -78,6 +79,11 @@ Flags of a task and of chat:
 
 What is piped in goes with the prompt as data, not as your words. Without a
 prompt, standard input is the prompt.
+
+Flags go before the prompt. The environment can set PICKET_MODEL,
+PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE and PICKET_HOME (a
+folder for settings and data); OPENAI_API_KEY, with OPENAI_BASE_URL, is used if no
+model is set. From your home folder, picket works in ~/picket.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 finished, but a call was declined,
 expired or denied; 4 the log could not be written; 130, 143, 129, 141 stopped by
@@ -107,7 +113,10 @@ var errBrokenPipe = errors.New("standard output was closed")
 // stopped is the reason for which everything ends: a signal.
 type stopped struct{ signal os.Signal }
 
-func (s stopped) Error() string { return "stopped by " + s.signal.String() }
+func (s stopped) Error() string {
+	name := map[os.Signal]string{os.Interrupt: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}[s.signal]
+	return "stopped by " + cmp.Or(name, s.signal.String())
+}
 
 func main() {
 	closeInherited()
@@ -180,7 +189,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, redact: keepText}
 	err := p.command(ctx, args)
 	var code exitCode
-	if err != nil && !errors.As(err, &code) && !errors.Is(err, errBrokenPipe) {
+	if err != nil && !errors.As(err, &code) && exitOf(err) != 128+int(syscall.SIGPIPE) {
 		p.errorf("%v", err)
 	}
 	return exitOf(err)
@@ -200,7 +209,7 @@ func exitOf(err error) int {
 		return exitUsage
 	case errors.As(err, &sig):
 		return signalExit(sig.signal)
-	case errors.Is(err, errBrokenPipe):
+	case errors.Is(err, errBrokenPipe), errors.Is(err, syscall.EPIPE):
 		return 128 + int(syscall.SIGPIPE)
 	case errors.Is(err, errAudit):
 		return exitNoLog

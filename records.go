@@ -56,8 +56,8 @@ type modelTurnRecord struct {
 }
 
 type egressFields struct {
-	Kind  string // none, hosts, unknown
-	Hosts []string
+	Kind  string   `json:"kind"` // none, hosts, unknown
+	Hosts []string `json:"hosts"`
 }
 
 type decisionRecord struct {

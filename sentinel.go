@@ -221,7 +221,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 	}
 	q := Question{ID: id, Chat: c.t.Chat.Name, Channel: from.Channel, Digest: c.digest, Offered: card.Offered,
 		Card: card.Lines, Until: s.now().Add(s.timeout)}
-	c.t.Emit(Event{Type: "question", ID: c.id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
+	c.t.Emit(Event{Type: "question", ID: id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
 	show := func(ctx context.Context) {
 		a, err := from.Ask(ctx, card)
 		if ctx.Err() != nil {

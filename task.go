@@ -37,7 +37,8 @@ func (p *program) task(ctx context.Context, args []string) error {
 		prompt, piped = piped, ""
 	}
 	if strings.TrimSpace(prompt) == "" {
-		return usageErrorf("there is no prompt\n\n%s", usage)
+		fmt.Fprint(p.stderr, usage)
+		return usageErrorf("there is no prompt")
 	}
 	if !utf8.ValidString(prompt) || strings.ContainsRune(prompt, 0) {
 		return usageErrorf("the prompt is not UTF-8 text")

@@ -306,7 +306,11 @@ func (t *terminal) ask(ctx context.Context, card Card) (Answer, error) {
 		line, err := t.answerLine(ctx, "\n"+strings.Join(pages[page], "\n")+"\n", prompt(offered, page, len(pages)))
 		if err != nil {
 			if ctx.Err() != nil {
-				fmt.Fprintf(out, "\n  %s\n", t.safe(context.Cause(ctx).Error()))
+				why := context.Cause(ctx).Error()
+				if errors.Is(ctx.Err(), context.Canceled) && context.Cause(ctx) == context.Canceled {
+					why = "answered elsewhere, or too late"
+				}
+				fmt.Fprintf(out, "\n  %s\n", t.safe(why))
 				t.keys.discard(t.tty.in) // half an answer is not for the shell
 			}
 			return Answer{}, err
@@ -357,14 +361,14 @@ func onlyOnce(offered []tools.Scope) []tools.Scope {
 func prompt(offered []tools.Scope, page, pages int) string {
 	var parts []string
 	for _, s := range offered {
-		parts = append(parts, fmt.Sprintf("%c: %s", scopeLetters[s], s))
+		parts = append(parts, fmt.Sprintf("%c %s", scopeLetters[s], s))
 	}
 	if pages == 1 {
-		parts = append(parts, "v: show again")
+		parts = append(parts, "v view")
 	} else {
-		parts = slices.Insert(parts, 0, fmt.Sprintf("page %d of %d, v: the next", page+1, pages))
+		parts = slices.Insert(parts, 0, fmt.Sprintf("page %d of %d, v next", page+1, pages))
 	}
-	return "  allow? " + strings.Join(append(parts, "n REASON or Enter: deny"), " · ") + " > "
+	return "  allow? " + strings.Join(append(parts, "n [REASON] deny"), " · ") + " > "
 }
 
 // parseAnswer reads an answer: one letter of an offered scope allows, all else

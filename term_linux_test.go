@@ -424,10 +424,10 @@ func TestLongCardPages(t *testing.T) {
 	p.typed("v\r")
 	p.see("page 3 of 3", 1)
 	p.see("line 29", 1)
-	p.see("a: always", 1)
+	p.see("a always", 1)
 	p.typed("v\r") // shows it again, and offers all
 	p.see("page 1 of 3", 5)
-	p.see("a: always", 2)
+	p.see("a always", 2)
 	p.typed("a\r")
 	p.want("always")
 }

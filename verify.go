@@ -88,6 +88,7 @@ type logView struct {
 	f          *os.File // nil if there is none
 	size       int64
 	stErr      error
+	log        string
 	have, next mark // the ends that the state vouches for; next is have but during an append
 }
 
@@ -107,6 +108,7 @@ func look(dir, name string) (v logView, err error) {
 			}
 		}
 		st, err := stateOf(dir)
+		v.log = hex.EncodeToString(st.Log[:])
 		if v.have, v.next, v.stErr = st.Head, st.Head, err; name != auditName {
 			v.have, v.next = st.Approvals, st.Pending
 		}
@@ -164,6 +166,8 @@ func (r *fileReport) conclude(v logView, c chain) {
 	switch {
 	case v.stErr != nil:
 		say(auditIncomplete, 0, "%d lines are linked, but nothing vouches for the end: %v", end, v.stErr)
+	case end > 0 && r.File == auditName && genesisLog(v.f, v.size) != v.log:
+		say(auditTampered, 1, "%s belongs to another log", stateName)
 	case end < v.have.Seq && v.size >= v.have.Off:
 		// Nothing is missing, so that a newline is no newline any more: that of
 		// the last line, or the one before it.
@@ -262,7 +266,7 @@ func (b *block) read(v logView, at int64) {
 	start := max(0, at-1) // a line begins after an LF
 	n := min(blockSize+maxLine, v.size-start)
 	if b.buf == nil {
-		b.buf = make([]byte, blockSize+maxLine)
+		b.buf = make([]byte, min(blockSize+maxLine, v.size))
 	}
 	rest := b.buf[:n]
 	if _, b.err = v.f.ReadAt(rest, start); b.err != nil {

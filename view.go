@@ -127,7 +127,10 @@ func (v *view) event(e Event) {
 		v.wait(e.Tool)
 	case "question":
 		v.rest()
-		v.activity("? " + v.calls[e.ID] + " (asks: " + strings.Join(e.Reasons, "; ") + ")")
+		v.activity("? " + e.Summary + " (asks: " + strings.Join(e.Reasons, "; ") + ")")
+		if !v.app.term.CanAsk() {
+			v.activity("  waits: picket approvals allow " + e.ID + ", or deny " + e.ID)
+		}
 	case "result":
 		v.result(e)
 		v.wait("thinking")

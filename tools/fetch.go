@@ -31,7 +31,7 @@ const (
 var WebFetch = Tool{
 	Name: "web_fetch",
 	Description: "Fetch an http or https URL of a public host and return it as text: HTML as Markdown, JSON and plain text as they are." +
-		" Other types are named, not shown. A secret may stand as {{vault:NAME}} in a header or in the path or query of the URL.",
+		" Other types are named, not shown.",
 	Params: []Param{
 		{Name: "url", Type: "string", Required: true, Description: "the whole address, with https://"},
 		{Name: "method", Type: "string", Enum: []string{"GET", "HEAD"}, Default: "GET"},
