@@ -44,6 +44,7 @@ Usage:
   picket run [flags] PROMPT…      the same, whatever the prompt begins with
   picket chat [flags]             talk, in the terminal
   picket approvals [list]         questions that wait for an answer
+  picket approvals watch          print each as it comes and as it ends
   picket approvals allow ID [--for once|task|session|24h|always]
   picket approvals deny ID [REASON…]
   picket grants [list | revoke KEY | clear]
