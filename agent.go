@@ -244,8 +244,10 @@ func (a *Agent) ask(ctx context.Context, t *Turn, offered []tools.Tool, nudge st
 		finish = reply.RawFinish
 	}
 	names := []string{}
-	for _, c := range reply.Calls {
-		names = append(names, c.Function.Name)
+	for i := range reply.Calls {
+		f := &reply.Calls[i].Function
+		f.Name = a.redact(f.Name) // it is the model's word too
+		names = append(names, f.Name)
 	}
 	rec := modelTurnRecord{Model: a.model.Name(), Text: reply.Text, In: reply.Usage.In, Out: reply.Usage.Out,
 		Calls: names, MS: a.now().Sub(started).Milliseconds(), Finish: finish}

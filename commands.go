@@ -129,7 +129,7 @@ func (p *program) policyCommand(ctx context.Context, args []string) error {
 	case args[0] == "explain":
 		return a.explain(args[1:])
 	}
-	return usageErrorf("policy takes explain or lint, not %q", args[0])
+	return usageErrorf("policy takes explain, or lint alone, not %q", args)
 }
 
 // explain says what the gate would decide about a call that is not run.
@@ -254,7 +254,11 @@ func (p *program) undoCommand(_ context.Context, args []string) error {
 
 // auditCommand is "picket audit".
 func (p *program) auditCommand(ctx context.Context, args []string) error {
+	verify := len(args) > 0 && args[0] == "verify"
 	a, err := p.settings(taskFlags{})
+	if err != nil && verify {
+		return p.notProven(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -304,6 +308,13 @@ func (p *program) auditTable(ctx context.Context, dir string, args []string) err
 // command line, since 2 says that the log is incomplete.
 const exitVerifyUsage = 64
 
+// notProven reports why the log could not be looked at; 1 would say that it was
+// tampered with.
+func (p *program) notProven(err error) error {
+	p.errorf("%v", err)
+	return exitCode(auditIncomplete)
+}
+
 func (p *program) auditVerify(dir string, args []string) error {
 	asJSON := len(args) == 1 && args[0] == "--json"
 	if len(args) > 0 && !asJSON {
@@ -312,7 +323,7 @@ func (p *program) auditVerify(dir string, args []string) error {
 	}
 	r, err := verifyLog(dir)
 	if err != nil {
-		return err
+		return p.notProven(err)
 	}
 	if !asJSON {
 		r.print(p.stdout, printable)

@@ -38,26 +38,29 @@ type gitRepo struct {
 	subs  []string // folders of its submodules
 }
 
-// findRepos finds the repositories at the top of each writable root, in the
-// folders just below, and their submodules. It fails where it could not protect
-// them all.
+// gitDepth is how far below a writable root repositories are looked for, in
+// folders. Those of packages are passed over: nobody works in them.
+const gitDepth = 4
+
+// findRepos finds the repositories in each writable root, down to gitDepth, and
+// their submodules. It fails where it could not protect them all.
 func (s *sandbox) findRepos() (repos []gitRepo, err error) {
 	dirs := slices.Clone(s.roots)
-	for _, root := range s.roots {
-		f, err := os.Open(root)
-		if err != nil {
-			continue
-		}
-		entries, _ := f.ReadDir(maxGitDirs) // none of a file
-		f.Close()
-		if len(entries) == maxGitDirs {
-			return nil, fmt.Errorf("%q holds too much to look for repositories: choose a narrower workspace", root)
-		}
-		for _, e := range entries {
-			if e.IsDir() && e.Name() != ".git" {
-				dirs = append(dirs, filepath.Join(root, e.Name()))
+	level := s.roots
+	for range gitDepth {
+		var below []string
+		for _, dir := range level {
+			entries, _ := os.ReadDir(dir) // none of a file
+			for _, e := range entries {
+				if e.IsDir() && e.Name() != ".git" && e.Name() != "node_modules" {
+					below = append(below, filepath.Join(dir, e.Name()))
+				}
+			}
+			if len(dirs)+len(below) > maxGitDirs {
+				return nil, fmt.Errorf("%q holds too many folders to look for repositories: choose a narrower workspace", s.roots[0])
 			}
 		}
+		dirs, level = append(dirs, below...), below
 	}
 	seen := map[string]bool{}
 	for i := 0; i < len(dirs); i++ { // submodules are appended

@@ -70,10 +70,15 @@ func checkGrantKey(key string, list []tools.Tool) error {
 	switch {
 	case !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }):
 		return fmt.Errorf("%q names no tool", key)
-	case needs && target == "":
+	case needs && (target == "" || strings.ContainsAny(target, " \t\n*?")):
 		return fmt.Errorf("%q names no target: %s:TARGET", key, name)
 	case !needs && has:
 		return fmt.Errorf("%q names a target, and %s has none", key, name)
+	}
+	if name == "web_fetch" {
+		if u, err := tools.ParseURL("https://" + target); err != nil || u.HostKey() != target {
+			return fmt.Errorf("%q names no host: web_fetch:HOST, in lower case", key)
+		}
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (r *resolver) path(name string) tools.PathFact {
 	abs := r.absolute(name)
 	f := tools.PathFact{Resolved: resolveExisting(abs)}
 	if st, err := os.Lstat(f.Resolved); err == nil {
-		f.Exists, f.Dir, f.Regular, f.Size = true, st.IsDir(), st.Mode().IsRegular(), st.Size()
+		f.Exists, f.Dir, f.Regular, f.Size, f.Changed = true, st.IsDir(), st.Mode().IsRegular(), st.Size(), st.ModTime().UnixNano()
 	}
 	f.Place = r.place(f.Resolved)
 	// What is reached through a link under a hidden folder is hidden too.

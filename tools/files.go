@@ -102,6 +102,9 @@ func judgeFiles(args Args, plan Plan, facts Facts) Judgement {
 	full := absolute(name, facts)
 	j.Forms = map[string][]string{"path": spellings(facts.Workspace, full, fact.Resolved)}
 	j.Bound = []string{fact.Resolved}
+	if write && fact.Regular { // what an answer was about is the change of this content
+		j.Bound = append(j.Bound, fmt.Sprintf("%d bytes of %d", fact.Size, fact.Changed))
+	}
 	switch {
 	case !known || fact.Resolved == "" || fact.Place == Protected:
 		j.Refuse = name + " may not be touched by any tool"
@@ -177,7 +180,7 @@ type target struct {
 
 // locate finds the root of the path that was approved.
 func locate(call *Call) (*target, error) {
-	if len(call.Judgement.Bound) != 1 || call.Host == nil || call.Host.Protected == nil {
+	if len(call.Judgement.Bound) == 0 || call.Host == nil || call.Host.Protected == nil {
 		return nil, errors.New("the call was not judged")
 	}
 	t := &target{path: call.Judgement.Bound[0], host: call.Host}

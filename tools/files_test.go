@@ -191,7 +191,7 @@ func TestFilesJudgement(t *testing.T) {
 	} {
 		j := b.call(c.values...).Judgement
 		if (j.Refuse != "") != c.refused || !c.refused && j.Risk != c.risk || (len(j.Warnings) > 0) != c.warns || j.ReadsPrivate != c.private ||
-			len(j.Targets) != 0 || j.Widest != Task || j.Egress.Kind != EgressNone || len(j.Bound) != 1 {
+			len(j.Targets) != 0 || j.Widest != Task || j.Egress.Kind != EgressNone || len(j.Bound) == 0 || len(j.Bound) > 2 {
 			t.Errorf("%s: %+v", c.name, j)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 // the folder above, and files. Names are compared without case, as some file
 // systems do.
 var startedByOthers = []struct{ why, folders, files string }{
-	{"is part of a repository's own files: git may run it", ".git .husky .githooks .config/git", ".git .gitconfig"},
-	{"is read and run by the editor", ".vscode .idea .zed .fleet .vim .emacs.d .devcontainer .config/nvim",
-		".exrc .vimrc .nvimrc .nvim.lua .lvimrc .emacs .dir-locals.el"},
+	{"is part of a repository's own files: git may run it", ".git .husky .githooks .config/git .hg", ".git .gitconfig .hgrc"},
+	{"is read and run by the editor", ".vscode .idea .zed .fleet .vim .emacs.d .devcontainer .theia .config/nvim",
+		".exrc .vimrc .nvimrc .nvim.lua .lvimrc .emacs .dir-locals.el .devcontainer.json"},
 	{"is run by each shell or login", ".config/fish .config/environment.d", ".profile .login .logout .inputrc .xinitrc .xprofile .xsession" +
 		" .xsessionrc .pam_environment .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .zshrc .zshenv .zprofile .zlogin .zlogout" +
 		" .kshrc .mkshrc .cshrc .tcshrc .shrc config.fish"},
 	{"is started at login", "launchagents .config/autostart .config/systemd", ""},
-	{"configures another agent", ".claude .cursor", ""},
+	{"configures another agent", ".claude .cursor .codex .gemini", ".mcp.json"},
 	{"decides who logs in and what ssh runs", ".ssh", ""},
 	{"is run by direnv", "", ".envrc"},
 }

@@ -81,6 +81,9 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 	if scan.deletion {
 		j.warn("the code deletes files")
 	}
+	if scan.later != "" {
+		j.warn("the code names " + scan.later)
+	}
 	if network || !facts.Boxed || !facts.NetBlocked {
 		t.Widest, t.Why = Task, "it can send data to any host"
 	}
@@ -104,6 +107,7 @@ type pythonScan struct {
 	network, processes, environment, deletion, outside, dynamic bool
 
 	absolute []string // absolute paths in string literals
+	later    string   // a file that others run or obey, and who
 }
 
 const (
@@ -296,6 +300,9 @@ func (s *pythonScan) literal(code string, i int, prefix string, depth int) int {
 
 // text looks for paths in a literal.
 func (s *pythonScan) text(t string) {
+	if why := startedLater(t); why != "" && len(t) < 200 {
+		s.later = t + ", which " + why
+	}
 	switch {
 	case len(t) > 1 && t[0] == '/' && t[1] != '/' && t[1] != ' ' && !strings.Contains(t, "\n"):
 		if len(s.absolute) < 100 {

@@ -83,6 +83,11 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	if !facts.Boxed {
 		j.Why = append(j.Why, "it runs outside the sandbox")
+		for _, p := range plan.Paths { // which of them it writes is known of few programs
+			if f := facts.Paths[p.Name]; f.Place == Outside && j.NotCovered == "" {
+				j.NotCovered = "it names " + oneLine(p.Name) + ", which lies outside the workspace"
+			}
+		}
 	}
 	if network {
 		j.Why = append(j.Why, reachesNetwork)

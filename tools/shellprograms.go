@@ -3,6 +3,7 @@ package tools
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +71,8 @@ func programTable() []programEntry {
 		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen",
 			program{code: workCode, net: " dependency:resolve "}},
 		{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -march=* -mtune=* -mcpu=* -m32 -m64 -msse* -mavx* -fPIC -fpic -fPIE -fpie -fno-* -fsanitize=* -fstack-protector* -fvisibility=* -fopenmp -fomit-frame-pointer -ffast-math -fcommon -fdiagnostics-color* -fprofile-arcs -ftest-coverage -flto -fwrapv -fexceptions -fmax-errors=* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -fplugin*! -fuse-ld*! -fmodule-mapper*! -Xlinker! -Xclang! -T! -load! -iplugindir*!", strict: true}},
+		{"prove runcon systemd-cat openvt pyenv rbenv nodenv asdf editor sensible-editor sensible-pager sensible-browser posh fakeroot pandoc c89 c99 gcc-ar gcc-nm gcc-ranlib", program{code: startsAny}},
+		{"sudoedit run0", program{code: broadRoot, warn: broadRoot}},
 		{"ld ld.bfd ld.gold ld.lld lld gold as collect2", program{code: startsAny}},
 		{"ar nm ranlib strip objdump objcopy size readelf addr2line", program{opts: "abcdDeghilnpPqrsStTuvwWxX A f: j: M: --version --demangle? --defined-only --extern-only --undefined-only --dynamic --size-sort --numeric-sort --strip-all --strip-debug --plugin! o> --disassemble? --syms --headers --section:", strict: true}},
 		{"go", program{read: readGo}},
@@ -177,6 +180,9 @@ func loadPrograms() {
 
 // lookupProgram returns what is known of a program, nil for nothing. A version
 // at the end of its name does not count: python3.12 is python.
+//
+// Distributions put the machine that a program is for, or its flavour, into its
+// name: x86_64-linux-gnu-gcc, perl5.36-x86_64-linux-gnu, vim.tiny.
 func lookupProgram(name string) *program {
 	programOnce.Do(loadPrograms)
 	m := programIndex
@@ -185,6 +191,12 @@ func lookupProgram(name string) *program {
 	}
 	if p := m[strings.TrimRight(name, "0123456789.-")]; p != nil {
 		return p
+	}
+	if p := m[targetName.ReplaceAllString(name, "")]; p != nil {
+		return p
+	}
+	if strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "ld64.so") {
+		return m["ld"] // the loader runs what it is given
 	}
 	// Some file systems take names without regard to case.
 	name = strings.TrimSuffix(strings.ToLower(name), ".exe")
@@ -202,6 +214,7 @@ type options struct {
 	bad      string // one that it marks with '!'
 	loose    bool   // a word that is not constant can be an option
 	code     *Word  // what is run
+	glued    bool   // and it stands in the option's own word
 	args     []Word // and its arguments
 	inner    [][]Word
 }
@@ -211,6 +224,8 @@ type option struct {
 	mark byte
 	val  Word
 }
+
+var targetName = regexp.MustCompile(`^[a-z0-9_]+-linux-(gnu|musl)[a-z]*-|[0-9.]*-[a-z0-9_]+-linux-(gnu|musl)[a-z]*$|\.(tiny|basic|nox|gtk[0-9]?|athena|real|distrib)$|-sysv$|-tcp$`)
 
 func (o *options) has(names ...string) bool {
 	return slices.ContainsFunc(o.seen, func(s option) bool { return slices.Contains(names, s.name) })
@@ -399,6 +414,7 @@ func (o *options) short(t *optionTable, words []Word, i int) int {
 			o.bad = name
 			return i
 		}
+		o.glued = o.glued || mark == '.' && rest != ""
 		value := Word{Raw: rest, Text: rest, Const: w.Const}
 		if rest == "" && w.Const && mark != '?' {
 			i, value = o.value(mark, words, i)
@@ -577,9 +593,6 @@ func (c *command) limit(why string) {
 // that the line may be in.
 func (a *analysis) place(c *command) {
 	word := c.call.word
-	if a.opaque != "" {
-		return // nothing will be looked up
-	}
 	add := func(word, unless string) {
 		call := c.call
 		call.word, call.unless = word, unless

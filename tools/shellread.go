@@ -44,6 +44,9 @@ func (a *analysis) builtin(name string, c *command) bool {
 		if why == "" {
 			return false
 		}
+		if (name == "." || name == "source") && len(args) > 0 {
+			a.script(args[0], c) // what was asked about is what it reads
+		}
 		if name == "history" {
 			a.warn("changes a log or a history")
 		}
@@ -109,6 +112,11 @@ func readInterpreter(a *analysis, c *command, o *options) {
 	odd := o.unknown != "" || o.loose || o.firm() != "" && plusWord(o.operands[0])
 	for _, set := range o.seen {
 		odd = odd || set.name == "-o" && !listed(" pipefail errexit nounset xtrace noglob noclobber verbose posix ", set.val.Text)
+	}
+	if o.glued && p.shell {
+		// To a shell the rest of "-cx" is options: its code comes after them all.
+		a.setOpaque("letters after -c of " + base)
+		return
 	}
 	if odd && p.shell {
 		a.setOpaque("an option of " + base + " is not known")
@@ -181,6 +189,9 @@ func (a *analysis) shellText(base, text string, c *command) {
 // readEnv looks through env, whose assignments are those of the environment.
 func readEnv(a *analysis, c *command, o *options) {
 	rest := o.operands
+	if len(rest) > 0 && rest[0].Const && rest[0].Text == "-" { // the same as -i
+		rest = rest[1:]
+	}
 	for len(rest) > 0 {
 		name, value, ok := strings.Cut(rest[0].Text, "=")
 		if !rest[0].Const {
@@ -576,11 +587,22 @@ func readDD(a *analysis, c *command, o *options) {
 	}
 }
 
+// globsOption reports whether a pattern matches a file whose name is an option of
+// rm's.
+func globsOption(pattern string) bool {
+	return slices.ContainsFunc([]string{"-r", "-R", "-f", "-rf", "-fr", "-Rf", "-rfv", "--recursive"}, func(name string) bool {
+		ok, err := path.Match(pattern, name)
+		return ok || err != nil
+	})
+}
+
 func readRm(a *analysis, c *command, o *options) {
 	if strings.TrimPrefix(path.Base(c.call.word), "g") != "rm" {
 		return
 	}
-	dynamic := slices.ContainsFunc(o.operands, func(w Word) bool { return !w.Const && w.Prefix == "" && strings.ContainsAny(w.Raw, "$`…") })
+	dynamic := slices.ContainsFunc(o.operands, func(w Word) bool {
+		return !w.Const && w.Prefix == "" && (strings.ContainsAny(w.Raw, "$`…") || globsOption(w.Raw))
+	})
 	switch {
 	case o.has("-r", "-R", "--recursive"):
 		a.warn("deletes recursively")
@@ -588,7 +610,7 @@ func readRm(a *analysis, c *command, o *options) {
 		a.warn("deletes without asking")
 	case c.fed:
 		a.warn("deletes what it reads from its input")
-	case o.loose && dynamic || o.unknown != "":
+	case globs || o.loose && dynamic || o.unknown != "":
 		a.warn("deletes with options that are not constant")
 	}
 }

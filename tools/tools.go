@@ -189,6 +189,7 @@ type PathFact struct {
 	Dir      bool
 	Regular  bool
 	Size     int64
+	Changed  int64 // when it was, in nanoseconds since 1970
 }
 
 // ProgramFact is what a program word runs.
