@@ -258,14 +258,10 @@ func TestEveryWayOutCloses(t *testing.T) {
 		d.closings("both", "question both", "answer both allow once")
 	})
 	t.Run("panic", func(t *testing.T) {
-		func() {
-			defer func() {
-				if p := recover(); p != "lost" {
-					t.Errorf("recovered %v", p)
-				}
-			}()
-			d.Ask(t.Context(), question("panic"), func(context.Context) { panic("lost") })
-		}()
+		ans, err := d.Ask(t.Context(), question("panic"), func(context.Context) { panic("lost") })
+		if err != nil || ans.Allow || !ans.Expired || !strings.Contains(ans.Reason, "lost") {
+			t.Errorf("%+v, %v", ans, err)
+		}
 		d.closings("panic", "question panic", "answer panic expired")
 		if err := d.Answer(t.Context(), "panic", "", Answer{Allow: true}); !errors.Is(err, errExpired) {
 			t.Errorf("answered after the end: %v", err)
@@ -334,22 +330,33 @@ func startAsker(t *testing.T, dir string) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, lines
 }
 
+// command runs "picket approvals" or "picket grants".
+func (d *desk) command(parse func([]string) (approvalsAction, bool, error), args ...string) (string, error) {
+	d.t.Helper()
+	do, _, err := parse(args)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err = do(d.t.Context(), d.Approvals, &out, &out)
+	return out.String(), err
+}
+
 func TestAnswerFromAnotherProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	_, lines := startAsker(t, dir)
 	d := openDesk(t, dir, "cli")
-	var out, stderr bytes.Buffer
-	if code := cmdApprovals(t.Context(), d.Approvals, nil, &out, &stderr); code != 0 || !strings.Contains(out.String(), "command: rm x") {
-		t.Fatalf("list: %d %s%s", code, &out, &stderr)
+	if out, err := d.command(parseApprovals); err != nil || !strings.Contains(out, "command: rm x") {
+		t.Fatalf("list: %v %s", err, out)
 	}
-	if code := cmdApprovals(t.Context(), d.Approvals, []string{"allow", "q", "--for", "24h"}, &out, &stderr); code != 0 {
-		t.Fatalf("allow: %d %s", code, &stderr)
+	if _, err := d.command(parseApprovals, "allow", "q", "--for", "24h"); err != nil {
+		t.Fatal(err)
 	}
 	if !lines.Scan() || lines.Text() != "answer true 24h <nil>" {
 		t.Fatalf("the asker said %q", lines.Text())
 	}
-	if code := cmdApprovals(t.Context(), d.Approvals, []string{"deny", "q"}, &out, &stderr); code != 1 || !strings.Contains(stderr.String(), "already answered") {
-		t.Fatalf("second answer: %d %s", code, &stderr)
+	if _, err := d.command(parseApprovals, "deny", "q", "too", "late"); !errors.Is(err, errAnswered) {
+		t.Fatalf("second answer: %v", err)
 	}
 	d.closings("q", "question q", "answer q allow 24h")
 }
@@ -539,9 +546,8 @@ func TestFileNotTrusted(t *testing.T) {
 			if _, err := next.Ask(t.Context(), question("q"), nil); !errors.Is(err, errAudit) {
 				t.Errorf("asked: %v", err)
 			}
-			var out, stderr bytes.Buffer
-			if code := cmdGrants(t.Context(), next.Approvals, nil, &out, &stderr); code == 0 || out.Len() > 0 {
-				t.Errorf("grants: %d %s %s", code, &out, &stderr)
+			if out, err := next.command(parseGrants); err == nil || out != "" {
+				t.Errorf("grants: %v %s", err, out)
 			}
 		})
 	}
@@ -564,8 +570,13 @@ func TestGrantNeedsItsAuditRecord(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	d := openDesk(t, dir, "r1")
 	d.grant(tools.Always, "shell:ls")
-	d.audit.Close()
-	err := d.Grant(t.Context(), Record{}, "turn", []Grant{{Key: "shell:git", Scope: tools.Always, Who: "owner"}})
+	other, err := openAudit(filepath.Join(t.TempDir(), "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	d.Approvals.audit = other // which takes nothing, while the file itself would
+	err = d.Grant(t.Context(), Record{}, "turn", []Grant{{Key: "shell:git", Scope: tools.Always, Who: "owner"}})
 	if !errors.Is(err, errAudit) {
 		t.Errorf("granted: %v", err)
 	}
@@ -575,22 +586,40 @@ func TestGrantNeedsItsAuditRecord(t *testing.T) {
 }
 
 func TestApprovalCommandUsage(t *testing.T) {
+	for _, args := range []string{"frobnicate", "list x", "allow", "allow q always", "allow q --for", "allow q --for forever", "allow q r", "deny", "watch x"} {
+		if _, _, err := parseApprovals(strings.Fields(args)); err == nil {
+			t.Errorf("approvals %s is taken", args)
+		}
+	}
+	for _, args := range []string{"revoke", "revoke a b", "clear all", "drop", "list x"} {
+		if _, _, err := parseGrants(strings.Fields(args)); err == nil {
+			t.Errorf("grants %s is taken", args)
+		}
+	}
+	for args, lists := range map[string]bool{"": true, "list": true, "clear": false} {
+		if _, list, err := parseGrants(strings.Fields(args)); err != nil || list != lists {
+			t.Errorf("grants %s: %v, %v", args, list, err)
+		}
+	}
+	if _, _, err := parseGrants([]string{"revoke", ""}); err == nil {
+		t.Error("no key revokes everything")
+	}
+}
+
+func TestGrantCommands(t *testing.T) {
 	d := openDesk(t, filepath.Join(t.TempDir(), "data"), "r1")
-	for _, args := range []string{"frobnicate", "list x", "allow", "allow q always", "allow q --for", "allow q --for forever", "allow q r", "deny"} {
-		var out, stderr bytes.Buffer
-		if code := cmdApprovals(t.Context(), d.Approvals, strings.Fields(args), &out, &stderr); code != 2 || stderr.Len() == 0 {
-			t.Errorf("approvals %s: %d", args, code)
-		}
+	d.grant(tools.Always, "shell:git", "web_fetch:a.test")
+	if out, err := d.command(parseGrants); err != nil || !strings.Contains(out, "shell:git in /ws, until revoked") || !strings.Contains(out, "web_fetch:a.test, until revoked") {
+		t.Errorf("%v %s", err, out)
 	}
-	for _, args := range []string{"revoke", "revoke a b", "clear all", "drop"} {
-		var out, stderr bytes.Buffer
-		if code := cmdGrants(t.Context(), d.Approvals, strings.Fields(args), &out, &stderr); code != 2 || stderr.Len() == 0 {
-			t.Errorf("grants %s: %d", args, code)
-		}
+	if out, err := d.command(parseGrants, "revoke", "shell:git"); err != nil || out != "1 revoked\n" {
+		t.Errorf("%v %s", err, out)
 	}
-	if _, err := os.Stat(filepath.Join(d.dir, approvalsName)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("commands that do nothing wrote: %v", err)
+	d.holds("", "web_fetch:a.test always")
+	if out, err := d.command(parseGrants, "clear"); err != nil || out != "1 revoked\n" {
+		t.Errorf("%v %s", err, out)
 	}
+	d.holds("")
 }
 
 func TestWatch(t *testing.T) {

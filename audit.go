@@ -1,54 +1,39 @@
 package main
 
 // The log: a file that only grows, in which each line is chained to the one
-// before. audit.jsonl is one, approvals.jsonl another.
-//
-// # Format
-//
-// One JSON object a line, without blanks, UTF-8, ended by one LF:
+// before. audit.jsonl is one, approvals.jsonl another. A line is one JSON object
+// without blanks, UTF-8, ended by one LF:
 //
 //	{"prev":HEX64,"seq":N,"ts":"2006-01-02T15:04:05.000000Z","kind":KIND,…}
 //
-// prev is the SHA-256 of the exact bytes of the line before, without its LF, so
-// that a line can be checked by hand:
+// prev is the SHA-256 of the exact bytes of the line before, without its LF:
 //
 //	tail -n2 audit.jsonl | head -n1 | tr -d '\n' | sha256sum
 //
 // seq counts from 1 by 1. After kind come those of run, chat, channel and call
-// that apply, then the kind's own fields; records.go has them all, how text is
-// escaped and cut, and what is not recorded and why. The first line is
+// that apply, then the kind's own fields; see records.go. The first line is
 //
 //	{"prev":"","seq":1,"ts":…,"kind":"genesis","format":1,"log":HEX32,"key":HEX64}
 //
 // where log is random and key an Ed25519 public key (none in approvals.jsonl).
-// After a restart it also names the file that was set aside and the hash of
-// that file's last line.
-//
-// # State
+// After a restart it also names the file that was set aside and its last hash.
 //
 // audit.state holds what the log cannot say about itself: its last line that is
 // known to be on the disk, the private key, and the last line of
-// approvals.jsonl. It has two slots, at 0 and at 4096, each of 512 bytes and
-// with its own checksum; the one with the higher generation counts and the other
-// one is written next, so that a torn write loses nothing. The state of
-// audit.jsonl is written after the log was synced, within a second of
-// an append: it can be behind the log, and picket rolls it forward over lines
+// approvals.jsonl. That of audit.jsonl is written after a sync, within a second
+// of an append: it can be behind the log, and picket rolls it forward over lines
 // that are linked, but not ahead of it unless the log lost something, which a
-// "gap" then records. For approvals.jsonl, where a line gives rights, it is the
-// other way round: the state first learns which line is about to become the
-// last, and no other end of the file is believed.
-//
-// # Locks
+// "gap" then records. For approvals.jsonl, where a line gives rights, the state
+// first learns which line is about to become the last, and no other end of the
+// file is believed.
 //
 // Appends happen under audit.lock (approvals.lock), which is never renamed. Who
-// holds both took approvals.lock first.
+// holds both took approvals.lock first. Who renames a log syncs it before.
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,7 +41,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -78,28 +62,25 @@ var (
 	// errDamaged is wrapped, besides errAudit, where a log cannot be continued
 	// until "picket audit restart" has set it aside.
 	errDamaged = errors.New(`its end is damaged: see "picket audit verify", then "picket audit restart"`)
-	errClosed  = errors.New("it is closed")
 )
 
 // A mark is a line of a log: its number, its hash, and where it ends.
 type mark struct {
-	seq  int64
-	hash [sha256.Size]byte
-	off  int64
+	Seq  int64
+	Hash [sha256.Size]byte
+	Off  int64
 }
 
-func (m mark) same(o mark) bool { return m.seq == o.seq && m.hash == o.hash }
+func (m mark) same(o mark) bool { return m.Seq == o.Seq && m.Hash == o.Hash }
 
-// LogOptions say which kind of log one is.
+// LogOptions are for a log that is read as well. Its last line is vouched for by
+// the state of another log, the anchor. Apply is called with each line in order
+// and under the lock, first with those that there are, then with those that were
+// added, its own included; it must not call the Log. After a genesis the lines
+// before it no longer count.
 type LogOptions struct {
-	// Anchor is the log whose state vouches for this one's last line; nil for
-	// the log that has a state of its own.
 	Anchor *Log
-	// Apply is called for each line, in order and under the lock: those that
-	// Update finds when it first looks, then those that were added, its own
-	// included. A genesis means that all lines before it no longer count. It
-	// must not call the Log.
-	Apply func(Line)
+	Apply  func(Line)
 }
 
 // Log is an append-only, hash-chained file that several processes share. Its
@@ -107,35 +88,30 @@ type LogOptions struct {
 type Log struct {
 	dir, name, path string
 
-	opt   LogOptions
-	lock  *fileLock
-	state *os.File // nil with an anchor
-	timer *time.Timer
+	opt  LogOptions
+	lock *fileLock
 
 	// Under the lock:
-	known   bool      // head and id are the file's, as this process last saw it
-	looked  time.Time // when that was, by name
-	head    mark
+	f       *os.File // nil until it is needed; changed under mu too
+	state   *os.File // the same
 	id      fileID
+	known   bool      // head is the end of the file with this id
+	looked  time.Time // when its name was looked up
+	head    mark
 	logID   [16]byte
+	genesis genesisRecord // of a log that has no line yet
 	enc     encoder
-	buf     []byte
-	clock   int64 // Unix time of seconds
-	seconds [len("2006-01-02T15:04:05.")]byte
 
-	fileMu sync.Mutex // against changing f while it is synced
-	f      *os.File
-
-	syncMu  sync.Mutex
-	last    mark          // what was written last, of the log with the id lastID
-	lastID  [16]byte      //
-	written uint64        // writes
-	synced  uint64        // those of them that are on disk
-	round   chan struct{} // the sync under way, closed at its end
-	broken  error         // a sync failed: what was written may be lost, for good
-	doubt   bool          // the state could not be written: look at it again
-	armed   bool          // the timer runs
-	closed  bool
+	// For those who sync, whose lock comes after the other one:
+	mu      sync.Mutex
+	done    *sync.Cond
+	syncing bool
+	written uint64 // writes
+	synced  uint64 // those of them that are on disk
+	last    mark   // what was written last, of the log lastID
+	lastID  [16]byte
+	err     error // a sync failed and what was written may be lost, or it is closed
+	armed   bool  // flush will be called
 }
 
 // openAudit opens the audit log in the data folder, makes it if there is none,
@@ -146,27 +122,20 @@ func openAudit(dir string) (*Log, error) { return OpenLog(dir, auditName, LogOpt
 func OpenLog(dir, name string, opt LogOptions) (*Log, error) {
 	l, err := newLog(dir, name, opt)
 	if err == nil && opt.Anchor == nil {
-		err = l.locked(context.Background(), l.fresh)
+		if err = l.locked(context.Background(), l.fresh); err != nil {
+			l.lock.Close()
+		}
 	}
-	if err != nil {
-		l.release()
-		return nil, l.fail(err)
-	}
-	return l, nil
+	return l, l.fail(err)
 }
 
 func newLog(dir, name string, opt LogOptions) (l *Log, err error) {
 	l = &Log{dir: dir, name: name, path: filepath.Join(dir, name), opt: opt}
-	l.timer = time.AfterFunc(time.Hour, l.flush)
-	l.timer.Stop()
+	l.done = sync.NewCond(&l.mu)
 	if err = ensureDir(dir); err == nil {
-		l.lock, err = openLock(lockName(dir, name))
+		l.lock, err = openLock(strings.TrimSuffix(l.path, ".jsonl") + ".lock")
 	}
 	return l, err
-}
-
-func lockName(dir, name string) string {
-	return filepath.Join(dir, strings.TrimSuffix(name, ".jsonl")+".lock")
 }
 
 // fail makes err one of this log's.
@@ -177,12 +146,15 @@ func (l *Log) fail(err error) error {
 	return fmt.Errorf("%w: %s: %w", errAudit, l.name, err)
 }
 
-func (l *Log) locked(ctx context.Context, fn func() error) error {
+func (l *Log) locked(ctx context.Context, fn func(context.Context) error) error {
 	if err := l.lock.Lock(ctx); err != nil {
 		return err
 	}
 	defer l.lock.Unlock()
-	return fn()
+	if reopenLogs {
+		defer l.letGo()
+	}
+	return fn(ctx)
 }
 
 // Append writes records in one batch, chained, under the lock. With sync it
@@ -190,314 +162,286 @@ func (l *Log) locked(ctx context.Context, fn func() error) error {
 // without, they are there within a second. ctx limits the wait for the lock,
 // which is at most 5 s. Every error wraps errAudit.
 func (l *Log) Append(ctx context.Context, sync bool, recs ...Record) error {
-	if l.opt.Anchor != nil {
-		return l.fail(errors.New("this log is written by Update"))
-	}
-	l.lock.enter()
-	l.enc.b = l.enc.b[:0]
-	body := l.enc.records(recs...)
-	err := l.lock.flock(ctx)
-	if err == nil {
-		if err = l.fresh(); err == nil {
-			err = l.write(body)
-		}
-		unlockFile(l.lock.f)
-	}
-	n := l.written
-	l.lock.mu.Unlock()
-	if err == nil && sync {
-		err = l.syncTo(n)
-	}
-	return l.fail(err)
-}
-
-// fresh brings what is known about the file up to date, under the lock.
-func (l *Log) fresh() error {
-	l.syncMu.Lock()
-	broken, closed, doubt := l.broken, l.closed, l.doubt
-	l.syncMu.Unlock()
-	switch {
-	case closed:
-		return errClosed
-	case broken != nil:
-		return broken
-	}
-	sound := l.known && !doubt
-	if sound && l.f != nil && l.lock.at.Sub(l.looked) < lately {
-		// Asking for the size alone spares the next write the work that a
-		// stat makes for it (the time of change is then kept more finely).
-		if size, err := l.f.Seek(0, io.SeekEnd); err == nil && size == l.head.off {
-			return nil
-		}
-	}
-	id, size, err := statName(l.path)
-	if l.looked = l.lock.at; err == nil && id == l.id && sound {
-		if size == l.head.off {
-			return nil
-		}
-		if size > l.head.off {
-			return l.readOn(size)
-		}
-	}
-	if err := l.attach(); err != nil {
-		l.known = false
-		return err
-	}
-	l.known = true
-	return nil
-}
-
-// write appends what encodeRecords made, to a file that was looked at.
-func (l *Log) write(body []byte) error {
-	buf, h := l.encode(l.buf[:0], body, l.lock.at)
-	if l.buf = buf; cap(buf) > 1<<20 {
-		l.buf, l.enc.b = nil, nil
-	}
-	if err := l.put(buf, l.head.off); err != nil {
-		return err
-	}
-	l.advance(h)
-	return l.letGo()
-}
-
-// encode appends the lines that continue the head, and returns the new head.
-func (l *Log) encode(b, body []byte, now time.Time) ([]byte, mark) {
-	h := l.head
-	if s := now.Unix(); s != l.clock {
-		now.UTC().AppendFormat(l.seconds[:0], "2006-01-02T15:04:05.")
-		l.clock = s
-	}
-	us := now.Nanosecond() / 1000
-	for len(body) > 0 {
-		n := bytes.IndexByte(body, '\n') + 1
-		from := len(b)
-		b = append(b, `{"prev":"`...)
-		if h.seq > 0 {
-			b = hex.AppendEncode(b, h.hash[:])
-		}
-		h.seq++
-		b = append(b, `","seq":`...)
-		b = strconv.AppendInt(b, h.seq, 10)
-		b = append(b, `,"ts":"`...)
-		b = append(b, l.seconds[:]...)
-		for d := 100000; d > 0; d /= 10 {
-			b = append(b, byte('0'+us/d%10))
-		}
-		b = append(b, `Z",`...)
-		b = append(b, body[:n]...)
-		h.hash = sha256.Sum256(b[from : len(b)-1])
-		h.off += int64(len(b) - from)
-		body = body[n:]
-	}
-	return b, h
-}
-
-// put writes lines after the head; if the file is longer, over what stands
-// there. After an error nothing of them is in the file, or whoever looks next
-// finds a torn line.
-func (l *Log) put(b []byte, size int64) error {
-	if size > l.head.off {
-		return l.overwrite(b, size)
-	}
-	if l.f == nil {
-		if err := l.openFile(); err != nil {
-			return err
-		}
-	}
-	if _, err := l.f.Write(b); err != nil {
-		if l.f.Truncate(l.head.off) != nil {
-			l.known = false
-		}
-		return err
-	}
-	return nil
-}
-
-func (l *Log) overwrite(b []byte, size int64) error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|noFollow, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.WriteAt(b, l.head.off); err != nil {
-		return err
-	}
-	if end := l.head.off + int64(len(b)); end < size {
-		return f.Truncate(end)
-	}
-	return nil
-}
-
-// advance moves the head, and tells those who sync what there is to sync.
-func (l *Log) advance(h mark) {
-	l.head = h
-	l.syncMu.Lock()
-	l.written++
-	l.last, l.lastID = h, l.logID
-	if !l.armed && !l.closed {
-		l.armed = true
-		l.timer.Reset(flushDelay)
-	}
-	l.syncMu.Unlock()
-}
-
-// syncTo returns when the first n writes are on disk and the state knows of
-// them. One goroutine syncs for all who have written by then.
-func (l *Log) syncTo(n uint64) error {
-	l.syncMu.Lock()
-	for l.broken == nil && l.synced < n && l.round != nil {
-		round := l.round
-		l.syncMu.Unlock()
-		<-round
-		l.syncMu.Lock()
-	}
-	if l.broken != nil || l.synced >= n {
-		defer l.syncMu.Unlock()
-		return l.broken
-	}
-	round := make(chan struct{})
-	l.round = round
-	at, h, id := l.written, l.last, l.lastID
-	l.syncMu.Unlock()
-	err := l.syncFile()
-	l.syncMu.Lock()
-	if l.round = nil; err == nil {
-		l.synced = at
-	} else {
-		l.broken = err
-	}
-	l.syncMu.Unlock()
-	close(round)
-	if err != nil {
-		return err
-	}
-	return l.locked(context.Background(), func() error { return l.saveHead(h, id, false) })
-}
-
-func (l *Log) syncFile() error {
-	l.fileMu.Lock()
-	defer l.fileMu.Unlock()
-	if l.f != nil {
-		return syncData(l.f)
-	}
-	f, err := os.OpenFile(l.path, os.O_RDWR|noFollow, 0) // see reopenLogs
-	if err != nil {
-		return err
-	}
-	return errors.Join(syncData(f), f.Close())
-}
-
-// flush syncs what nobody waited for, and then the state.
-func (l *Log) flush() {
-	l.syncMu.Lock()
-	l.armed = false
-	n := l.written
-	l.syncMu.Unlock()
-	if l.syncTo(n) == nil {
-		l.locked(context.Background(), func() error { return syncData(l.state) })
-	}
-}
-
-// Close syncs what is pending. The log cannot be used after.
-func (l *Log) Close() error {
-	l.syncMu.Lock()
-	was, n := l.closed, l.written
-	l.closed = true
-	l.syncMu.Unlock()
-	if was {
-		return nil
-	}
-	var err error
-	if l.timer.Stop(); l.opt.Anchor == nil {
-		if err = l.syncTo(n); err == nil {
-			err = l.locked(context.Background(), func() error { return syncData(l.state) })
-		}
-	}
-	l.lock.mu.Lock() // nobody is writing
-	defer l.lock.mu.Unlock()
-	l.release()
-	return l.fail(err)
-}
-
-func (l *Log) release() {
-	l.fileMu.Lock()
-	defer l.fileMu.Unlock()
-	for _, f := range []*os.File{l.f, l.state} {
-		if f != nil {
-			f.Close()
-		}
-	}
-	if l.f = nil; l.lock != nil {
-		l.lock.Close()
-	}
-}
-
-// setFile changes the file; what was written to the old one is synced first.
-func (l *Log) setFile(f *os.File) (err error) {
-	l.fileMu.Lock()
-	defer l.fileMu.Unlock()
-	if l.f != nil {
-		if !reopenLogs {
-			err = syncData(l.f)
-		}
-		l.f.Close()
-	}
-	l.f = f
+	_, err := l.append(ctx, sync, func() []Record { return recs })
 	return err
-}
-
-// openFile opens the file of this name, which must exist, unless it is open.
-func (l *Log) openFile() error {
-	id, _, err := statName(l.path)
-	if err != nil || l.f != nil && id == l.id {
-		return err
-	}
-	if err := checkOwn(l.path); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_APPEND|noFollow, 0)
-	if err != nil {
-		return err
-	}
-	if err := l.setFile(f); err != nil {
-		return err
-	}
-	l.id, err = idOf(f)
-	return err
-}
-
-// letGo closes the file where it cannot stay open.
-func (l *Log) letGo() error {
-	if reopenLogs {
-		return l.setFile(nil)
-	}
-	return nil
 }
 
 // Accept records that the owner has seen the gaps and recoveries up to now. It
 // returns the number of the last line that this covers.
 func (l *Log) Accept(ctx context.Context) (upto int64, err error) {
-	err = l.locked(ctx, func() error {
-		err := l.fresh()
-		upto = l.head.seq
-		return err
-	})
-	if err != nil {
-		return 0, l.fail(err)
-	}
-	return upto, l.Append(ctx, true, Record{Body: acceptRecord{Upto: upto}})
+	return l.append(ctx, true, func() []Record { return []Record{{Body: acceptRecord{Upto: l.head.Seq}}} })
 }
 
-// A Line is one line of a log.
+// append returns the number of the line before those that it added.
+func (l *Log) append(ctx context.Context, sync bool, recs func() []Record) (seq int64, err error) {
+	if l.opt.Anchor != nil {
+		return 0, l.fail(errors.New("this log is written by Update"))
+	}
+	n := uint64(0)
+	err = l.locked(ctx, func(ctx context.Context) error {
+		err := l.fresh(ctx)
+		if seq = l.head.Seq; err == nil {
+			err = l.add(ctx, l.head.Off, recs()...)
+		}
+		n = l.written
+		return err
+	})
+	if err == nil && sync {
+		err = l.syncTo(n)
+	}
+	return seq, l.fail(err)
+}
+
+// Update is how a log with an anchor is read and written. Under the lock it
+// takes in what was added, calls fn, and appends what that returns, synced; fn
+// sees the newest state and nobody changes it meanwhile. If the file is not the
+// one that the anchor vouches for, or the records could not be written, the error
+// wraps errAudit and nothing of them counts. An error of fn is returned as it is.
+func (l *Log) Update(ctx context.Context, fn func() ([]Record, error)) (err error) {
+	var recs []Record
+	lerr := l.locked(ctx, func(ctx context.Context) error {
+		if err := l.fresh(ctx); err != nil {
+			return err
+		}
+		if recs, err = fn(); err != nil || len(recs) == 0 {
+			return nil
+		}
+		return l.add(ctx, l.head.Off, recs...)
+	})
+	if lerr != nil {
+		return l.fail(lerr)
+	}
+	return err
+}
+
+// fresh brings what is known about the file up to date, under the lock.
+func (l *Log) fresh(ctx context.Context) error {
+	l.mu.Lock()
+	err := l.err
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if l.known && l.f != nil && now.Sub(l.looked) < lately {
+		// Asking for the size alone spares the next write the work that a stat
+		// makes for it (the time of change is then kept more finely).
+		if size, err := l.f.Seek(0, io.SeekEnd); err == nil && size == l.head.Off {
+			return nil
+		}
+	}
+	id, size, err := statName(l.path)
+	if l.looked = now; err == nil && l.known && id == l.id && size == l.head.Off {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	goesOn := l.known && id == l.id && size >= l.head.Off
+	if l.known = false; id != l.id {
+		l.letGo()
+	}
+	return l.catchUp(ctx, size, goesOn)
+}
+
+// open opens the file; flag is os.O_CREATE if there may be none.
+func (l *Log) open(flag int) error {
+	if l.f != nil {
+		return nil
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_APPEND|noFollow|flag, 0o600)
+	if err != nil {
+		return err
+	}
+	if l.id, err = idOf(f); err == nil {
+		err = checkOwn(l.path)
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	l.mu.Lock()
+	l.f = f
+	l.mu.Unlock()
+	if flag != 0 {
+		err = syncDir(l.dir)
+	}
+	return err
+}
+
+func (l *Log) letGo() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.syncing {
+		l.done.Wait()
+	}
+	l.f.Close()
+	l.state.Close()
+	l.f, l.state = nil, nil
+}
+
+// add appends records, after the first line if there is none yet, over what
+// stands after the head up to size. If there is an anchor, it learns first what is
+// coming, and in the end, after a sync, that it is there. After an error nothing
+// of it counts, or whoever looks next finds a torn line.
+func (l *Log) add(ctx context.Context, size int64, recs ...Record) error {
+	if l.head.Seq == 0 {
+		recs = append([]Record{{Body: l.genesis}}, recs...)
+	}
+	if l.enc.b = l.enc.b[:0]; cap(l.enc.b) > 1<<20 {
+		l.enc.b = nil
+	}
+	h := l.enc.lines(l.head, time.Now(), recs...)
+	b := l.enc.b
+	anchored := l.opt.Anchor != nil
+	if anchored {
+		if err := l.vouch(ctx, true, l.head, h); err != nil {
+			return err
+		}
+		ctx = context.WithoutCancel(ctx)
+	}
+	err := l.put(b, size)
+	if err == nil && anchored {
+		if err = syncData(l.f); err == nil {
+			err = l.vouch(ctx, false, h, h)
+		}
+	}
+	if err != nil {
+		l.known = false
+		if l.f != nil {
+			err = errors.Join(err, l.f.Truncate(l.head.Off))
+		}
+		if anchored {
+			err = errors.Join(err, l.vouch(ctx, true, l.head, l.head))
+		}
+		return err
+	}
+	if l.head = h; !anchored {
+		l.changed()
+		return nil
+	}
+	for raw := range bytes.Lines(b) {
+		l.apply(raw)
+	}
+	return nil
+}
+
+// put writes b after the head. The lines that tell what a torn one held go over
+// it, so that there is no moment at which it is in neither.
+func (l *Log) put(b []byte, size int64) error {
+	if err := l.open(os.O_CREATE); err != nil {
+		return err
+	}
+	if size == l.head.Off {
+		_, err := l.f.Write(b)
+		return err
+	}
+	f, err := os.OpenFile(l.path, os.O_WRONLY|noFollow, 0) // O_APPEND rules WriteAt out
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err = f.WriteAt(b, l.head.Off); err == nil {
+		err = f.Truncate(l.head.Off + int64(len(b)))
+	}
+	return err
+}
+
+// changed tells those who sync that there is something to sync up to the head.
+func (l *Log) changed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.written++
+	if l.last, l.lastID = l.head, l.logID; !l.armed {
+		l.armed = true
+		time.AfterFunc(flushDelay, l.flush)
+	}
+}
+
+// flush syncs what nobody waited for.
+func (l *Log) flush() {
+	l.mu.Lock()
+	l.armed = false
+	n := l.written
+	l.mu.Unlock()
+	l.syncTo(n)
+}
+
+// syncTo returns when the first n writes are on disk and the state knows of
+// them. One goroutine syncs for all who have written by then.
+func (l *Log) syncTo(n uint64) error {
+	l.mu.Lock()
+	for l.syncing && l.err == nil && l.synced < n {
+		l.done.Wait()
+	}
+	if l.err != nil || l.synced >= n {
+		defer l.mu.Unlock()
+		return l.err
+	}
+	l.syncing = true
+	f, at, h, id := l.f, l.written, l.last, l.lastID
+	l.mu.Unlock()
+	err := syncLog(f, l.path)
+	l.mu.Lock()
+	if l.syncing = false; err == nil {
+		l.synced = at
+	} else {
+		l.err = err
+	}
+	l.done.Broadcast()
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return l.locked(context.Background(), func(context.Context) error {
+		err := l.editState(false, func(st *auditState) bool {
+			if st.Log != id || st.Head.Seq >= h.Seq { // another process was further
+				return false
+			}
+			st.Head = h
+			return true
+		})
+		l.known = l.known && err == nil // else it is to be looked at again
+		return err
+	})
+}
+
+// syncLog syncs a log that need not be open: if its name has gone to another
+// file, that one was synced before.
+func syncLog(f *os.File, path string) (err error) {
+	if f == nil {
+		if f, err = os.OpenFile(path, os.O_RDWR|noFollow, 0); err != nil {
+			return err
+		}
+		defer f.Close()
+	}
+	return syncData(f)
+}
+
+// Close syncs what is pending. The log cannot be used after.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	closed, n := errors.Is(l.err, fs.ErrClosed), l.written
+	l.mu.Unlock()
+	if closed {
+		return nil
+	}
+	err := l.syncTo(n)
+	l.lock.mu.Lock() // nobody is writing
+	defer l.lock.mu.Unlock()
+	l.letGo()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = fs.ErrClosed
+	return l.fail(errors.Join(err, l.lock.Close()))
+}
+
+// A Line is one line of a log; Raw is the whole of it.
 type Line struct {
-	Seq     int64     `json:"seq"`
-	Time    time.Time `json:"ts"`
-	Kind    string    `json:"kind"`
-	Run     string    `json:"run"`
-	Chat    string    `json:"chat"`
-	Channel string    `json:"channel"`
-	Call    string    `json:"call"`
-	Raw     []byte    `json:"-"` // the whole line
+	Seq                            int64
+	Time                           time.Time `json:"ts"`
+	Kind, Run, Chat, Channel, Call string
+	Raw                            []byte `json:"-"`
 }
 
 // Decode reads the kind's own fields into v, a pointer to its record.
@@ -508,149 +452,11 @@ func parseLine(raw []byte) (Line, error) {
 	return n, json.Unmarshal(raw, &n)
 }
 
-// Update is how a log with an anchor is read and written. Under the lock it
-// takes in what was added, calls fn, and appends what that returns, synced; fn
-// sees the newest state and nobody changes it meanwhile. If the file is not the
-// one that the anchor vouches for, or the records could not be written, the error
-// wraps errAudit and nothing of them counts. An error of fn is returned as it is.
-func (l *Log) Update(ctx context.Context, fn func() ([]Record, error)) error {
-	if err := l.lock.Lock(ctx); err != nil {
-		return l.fail(err)
-	}
-	defer l.lock.Unlock()
-	if err := l.catchUp(ctx); err != nil {
-		l.known = false
-		return l.fail(err)
-	}
-	recs, err := fn()
-	if err != nil || len(recs) == 0 {
-		return err
-	}
-	return l.fail(l.commit(ctx, l.head.off, recs...))
-}
-
-// commit appends to a log with an anchor, over what stands after the head up to
-// size: first the anchor learns what is coming, then it is written and synced,
-// then the anchor learns that it is there.
-func (l *Log) commit(ctx context.Context, size int64, recs ...Record) error {
-	if l.head.seq == 0 {
-		var id [16]byte
-		rand.Read(id[:])
-		g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(id[:])}
-		recs = append([]Record{{Body: g}}, recs...)
-	}
-	b, h := l.encode(nil, encodeRecords(recs...), time.Now())
-	a := l.opt.Anchor
-	if err := a.setAnchored(ctx, true, l.head, h); err != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx)
-	err := l.place(b, size)
-	if err == nil {
-		err = a.setAnchored(ctx, false, h, h)
-	}
+func (l *Log) apply(raw []byte) {
+	n, err := parseLine(raw)
 	if err != nil {
-		l.known = false
-		return errors.Join(err, os.Truncate(l.path, l.head.off), a.setAnchored(ctx, true, l.head, l.head))
+		n.Kind = "" // of no kind: it does nothing
 	}
-	l.head = h
-	for line := range bytes.Lines(b) {
-		n, err := parseLine(line)
-		if err != nil {
-			panic("unreachable: a line of ours does not parse: " + err.Error())
-		}
-		l.apply(n)
-	}
-	return l.letGo()
-}
-
-// place makes the file if there is none, and puts b there, synced.
-func (l *Log) place(b []byte, size int64) error {
-	if l.head.seq == 0 && size == 0 {
-		if err := makeFile(l.path); err != nil {
-			return err
-		}
-		if err := syncDir(l.dir); err != nil {
-			return err
-		}
-	}
-	if err := l.openFile(); err != nil {
-		return err
-	}
-	if err := l.put(b, size); err != nil {
-		return err
-	}
-	return syncData(l.f)
-}
-
-// catchUp reads and applies what is new in the file, if its end is the one that
-// the anchor knows.
-func (l *Log) catchUp(ctx context.Context) error {
-	id, size, err := statName(l.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if l.known && id == l.id && size == l.head.off {
-		return nil
-	}
-	have, next, err := l.opt.Anchor.anchored(ctx)
-	if err != nil {
-		return err
-	}
-	if size == 0 && have.seq > 0 {
-		return fmt.Errorf("it is gone or empty but had %d lines; %w", have.seq, errDamaged)
-	}
-	if size == 0 {
-		l.id, l.head, l.known = id, mark{}, true
-		return nil
-	}
-	from := l.head
-	if !l.known || id != l.id || size < l.head.off {
-		from = mark{}
-	}
-	if err := l.openFile(); err != nil {
-		return err
-	}
-	var lines []Line
-	met, seen := from, 0
-	end, err := readLinked(l.f, from, size, func(m mark, line []byte) {
-		n, err := parseLine(line)
-		if err != nil {
-			n.Kind = "" // of no kind: it does nothing
-		}
-		if lines = append(lines, n); m.same(have) {
-			met, seen = m, len(lines)
-		}
-	})
-	whole := err == nil && end.off == size
-	switch {
-	case whole && end.same(have):
-	case whole && end.same(next):
-		if err := l.opt.Anchor.setAnchored(ctx, false, end, end); err != nil {
-			return err
-		}
-	case met.same(have) && (!have.same(next) || err == nil && end.same(have)):
-		end, lines = met, lines[:seen] // an append that was not finished, or half a line
-	case err != nil:
-		return err
-	default:
-		return fmt.Errorf("its end, line %d, is not the one that %s knows, line %d; %w", end.seq, stateName, have.seq, errDamaged)
-	}
-	l.head, l.known = end, true
-	for _, n := range lines {
-		l.apply(n)
-	}
-	if end.off == size {
-		return l.letGo()
-	}
-	r, err := torn(l.f, end.off, size)
-	if err != nil {
-		return err
-	}
-	return l.commit(ctx, size, r)
-}
-
-func (l *Log) apply(n Line) {
 	if l.opt.Apply != nil {
 		l.opt.Apply(n)
 	}

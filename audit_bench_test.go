@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,7 +50,7 @@ func floorAppend(b *testing.B, durable bool, r Record) func() {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { k.Close(); f.Close() })
-	line := append(bytes.Repeat([]byte("x"), maxPrefix), encodeRecords(r)...)
+	line := linesOf(mark{Seq: 1000}, r)
 	return func() {
 		if ok, err := tryLockFile(k.f); !ok || err != nil {
 			b.Fatal(ok, err)
@@ -151,10 +150,11 @@ func BenchmarkAppendDurable64(b *testing.B) {
 }
 
 func BenchmarkEncodeRecord(b *testing.B) {
-	r, e := benchRecord(), new(encoder)
+	r, now := benchRecord(), time.Now()
+	var e encoder
 	for b.Loop() {
 		e.b = e.b[:0]
-		e.records(r)
+		e.lines(mark{Seq: 1000}, now, r)
 	}
 	b.SetBytes(int64(len(e.b)))
 }

@@ -232,7 +232,7 @@ func TestKilledWriter(t *testing.T) {
 	}
 	_, dir := newTestLog(t)
 	done := map[string]bool{}
-	for i := range 20 {
+	for i := range 12 {
 		c := helperAppend(dir, 0)
 		out, err := c.StdoutPipe()
 		if err != nil {
@@ -433,7 +433,7 @@ func TestStateSlots(t *testing.T) {
 	mustAppend(t, l, true, say("two"))
 	mustClose(t, l)
 	path := filepath.Join(dir, stateName)
-	good := readTestFile(t, path)
+	good, log := readTestFile(t, path), readTestFile(t, filepath.Join(dir, auditName))
 	for _, tt := range []struct {
 		name   string
 		change func(b []byte) []byte
@@ -446,7 +446,11 @@ func TestStateSlots(t *testing.T) {
 		{"empty", func(b []byte) []byte { return nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			writeTestFile(t, path, tt.change(bytes.Clone(good)))
+			t.Parallel()
+			dir := t.TempDir()
+			os.Chmod(dir, 0o700)
+			writeTestFile(t, filepath.Join(dir, auditName), log)
+			writeTestFile(t, filepath.Join(dir, stateName), tt.change(bytes.Clone(good)))
 			before, err := verifyFile(dir, auditName)
 			if err != nil {
 				t.Fatal(err)
@@ -480,6 +484,20 @@ func TestStateOfAnotherLog(t *testing.T) {
 	mustClose(t, l)
 	m, other := newTestLog(t)
 	mustAppend(t, m, true, say("one"))
+	mustClose(t, m)
+	writeTestFile(t, filepath.Join(dir, auditName), readTestFile(t, filepath.Join(other, auditName)))
+	wantVerify(t, dir, auditTampered)
+	if _, err := openAudit(dir); !errors.Is(err, errDamaged) {
+		t.Fatalf("open: %v", err)
+	}
+}
+
+func TestShorterLogInItsPlace(t *testing.T) {
+	l, dir := newTestLog(t)
+	mustAppend(t, l, true, say("one"))
+	mustAppend(t, l, true, say("two"))
+	mustClose(t, l)
+	m, other := newTestLog(t)
 	mustClose(t, m)
 	writeTestFile(t, filepath.Join(dir, auditName), readTestFile(t, filepath.Join(other, auditName)))
 	wantVerify(t, dir, auditTampered)
@@ -631,6 +649,9 @@ func TestModesAreChecked(t *testing.T) {
 		os.Chmod(tt.path, tt.mode)
 		if _, err := openAudit(dir); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("mode %o: %v; want %q", tt.mode, err, tt.want)
+		}
+		if aside, err := restartLogs(context.Background(), dir); err == nil || aside != nil {
+			t.Errorf("mode %o: a restart set aside %q", tt.mode, aside)
 		}
 		os.Chmod(tt.path, fi.Mode().Perm())
 	}

@@ -16,12 +16,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
 // The state beside the log, how a log is found again after a crash, and how one
 // that cannot be continued is set aside.
 
+// The state has two slots, at 0 and at 4096. The one with the higher generation
+// counts and the other one is written next, so that a torn write loses nothing.
 const (
 	stateName  = "audit.state"
 	stateMagic = "picket audit 1\n\x00"
@@ -29,40 +32,29 @@ const (
 	slotStride = 4096
 )
 
-// stateMark is a mark in the state.
-type stateMark struct {
-	Seq  int64
-	Hash [sha256.Size]byte
-	Off  int64
-}
-
-func (s stateMark) mark() mark { return mark{s.Seq, s.Hash, s.Off} }
-
-func (m mark) stored() stateMark { return stateMark{m.seq, m.hash, m.off} }
-
 // auditState is what a slot holds, after the magic and before its checksum.
 type auditState struct {
 	Generation uint64
 	Log        [16]byte
-	Head       stateMark // the last line of audit.jsonl known to be on the disk
-	Epoch      uint64    // of Key
-	Key, Next  [32]byte  // Ed25519 seeds; Next is zero but while the key changes
+	Head       mark     // the last line of audit.jsonl known to be on the disk
+	Epoch      uint64   // of Key
+	Key, Next  [32]byte // Ed25519 seeds; Next is zero but while the key changes
 	// The last line of approvals.jsonl, and the one that an append under way
 	// is about to make the last.
-	Approvals, Pending stateMark
+	Approvals, Pending mark
 	Vault              uint64 // generation of the vault
 }
 
-func newState() auditState {
-	var st auditState
+// renew makes it the state of a new log.
+func (st *auditState) renew() {
 	rand.Read(st.Log[:])
 	rand.Read(st.Key[:])
-	return st
+	st.Head, st.Epoch, st.Next = mark{}, 0, [32]byte{}
 }
 
-// public is the public key, in hex.
-func (st *auditState) public() string {
-	return hex.EncodeToString(ed25519.NewKeyFromSeed(st.Key[:]).Public().(ed25519.PublicKey))
+func (st *auditState) genesis() genesisRecord {
+	key := ed25519.NewKeyFromSeed(st.Key[:]).Public().(ed25519.PublicKey)
+	return genesisRecord{Format: logFormat, Log: hex.EncodeToString(st.Log[:]), Key: hex.EncodeToString(key)}
 }
 
 func (st *auditState) slot() []byte {
@@ -75,9 +67,14 @@ func (st *auditState) slot() []byte {
 	return append(b, sum[:]...)
 }
 
+// create replaces the file.
+func (st *auditState) create(dir string) error {
+	st.Generation++
+	return writeFileAtomic(filepath.Join(dir, stateName), append(st.slot(), make([]byte, slotStride)...))
+}
+
 // readState returns the newer of the slots that are whole.
-func readState(f io.ReaderAt) (auditState, error) {
-	var best auditState
+func readState(f io.ReaderAt) (best auditState, err error) {
 	found := false
 	for off := int64(0); off <= slotStride; off += slotStride {
 		b := make([]byte, slotSize)
@@ -97,90 +94,48 @@ func readState(f io.ReaderAt) (auditState, error) {
 		}
 	}
 	if !found {
-		return best, fmt.Errorf("%s holds no whole state", stateName)
+		return best, fmt.Errorf("%s holds no whole state; %w", stateName, errDamaged)
 	}
 	return best, nil
 }
 
-// writeState puts st into the slot that does not count now.
-func writeState(f io.WriterAt, st *auditState) error {
-	st.Generation++
-	_, err := f.WriteAt(st.slot(), int64(st.Generation%2)*slotStride)
-	return err
-}
-
-func (l *Log) statePath() string { return filepath.Join(l.dir, stateName) }
-
-// openState opens and reads the state. Under the lock, like all below.
-func (l *Log) openState() (auditState, error) {
-	if l.state != nil {
-		l.state.Close()
-		l.state = nil
-	}
-	if err := checkOwn(l.statePath()); err != nil {
-		return auditState{}, err
-	}
-	f, err := os.OpenFile(l.statePath(), os.O_RDWR|noFollow, 0)
+// stateOf reads the state. It needs no lock: a slot that is half written does not
+// count.
+func stateOf(dir string) (auditState, error) {
+	f, err := os.Open(filepath.Join(dir, stateName))
 	if err != nil {
 		return auditState{}, err
 	}
-	l.state = f
+	defer f.Close()
 	return readState(f)
 }
 
-// editState changes the state, under the lock of audit.jsonl.
-func (l *Log) editState(sync bool, fn func(*auditState) bool) error {
-	if _, err := os.Lstat(l.statePath()); err != nil || !linked(l.state) {
-		return fmt.Errorf("%s was removed: %w", stateName, errDamaged)
+// editState changes the state, under the lock of audit.jsonl, unless fn returns
+// false. With sync it is on the disk afterwards.
+func (l *Log) editState(sync bool, fn func(*auditState) bool) (err error) {
+	if l.state == nil || !linked(l.state) {
+		l.state.Close()
+		if l.state, err = os.OpenFile(filepath.Join(l.dir, stateName), os.O_RDWR|noFollow, 0); err != nil {
+			return err
+		}
 	}
 	st, err := readState(l.state)
-	if err != nil {
+	if err != nil || !fn(&st) {
 		return err
 	}
-	if !fn(&st) {
-		return nil
-	}
-	if err := writeState(l.state, &st); err != nil || !sync {
+	st.Generation++
+	if _, err := l.state.WriteAt(st.slot(), int64(st.Generation%2)*slotStride); err != nil || !sync {
 		return err
 	}
 	return syncData(l.state)
 }
 
-// saveHead moves the state to a line that is on the disk, if the log is still
-// the same; not back, unless after a gap, since another process may have been
-// further.
-func (l *Log) saveHead(h mark, id [16]byte, back bool) error {
-	err := l.editState(false, func(st *auditState) bool {
-		if st.Log != id || st.Head.Seq >= h.seq && !back {
-			return false
-		}
-		st.Head = h.stored()
-		return true
-	})
-	if err != nil {
-		l.syncMu.Lock()
-		l.doubt = true
-		l.syncMu.Unlock()
-	}
-	return err
-}
-
-// anchored returns what the state knows of the end of approvals.jsonl.
-func (l *Log) anchored(ctx context.Context) (have, next mark, err error) {
-	err = l.locked(ctx, func() error {
-		return l.editState(false, func(st *auditState) bool {
-			have, next = st.Approvals.mark(), st.Pending.mark()
-			return false
-		})
-	})
-	return have, next, err
-}
-
-// setAnchored changes it. With sync it is on the disk afterwards.
-func (l *Log) setAnchored(ctx context.Context, sync bool, have, next mark) error {
-	return l.locked(ctx, func() error {
-		return l.editState(sync, func(st *auditState) bool {
-			st.Approvals, st.Pending = have.stored(), next.stored()
+// vouch makes the state say which line of approvals.jsonl is the last, and which
+// one may be.
+func (l *Log) vouch(ctx context.Context, sync bool, have, next mark) error {
+	return l.opt.Anchor.locked(ctx, func(context.Context) error {
+		return l.opt.Anchor.editState(sync, func(st *auditState) bool {
+			st.Approvals, st.Pending = have, next
 			return true
 		})
 	})
@@ -189,282 +144,251 @@ func (l *Log) setAnchored(ctx context.Context, sync bool, have, next mark) error
 // lineHead reads prev, seq and kind of a line at their places; ok is false if
 // the line does not have the form of one.
 func lineHead(line []byte) (prev []byte, seq int64, kind []byte, ok bool) {
-	const before, between, after, last = `{"prev":"`, `","seq":`, `,"ts":"`, `","kind":"`
-	if len(line) < len(before)+64 || string(line[:len(before)]) != before {
-		return nil, 0, nil, false
-	}
-	line = line[len(before):]
-	n := 64
-	if line[0] == '"' {
+	line, ok = bytes.CutPrefix(line, []byte(`{"prev":"`))
+	if n := bytes.IndexByte(line, '"'); ok && (n == 0 || n == 64) {
+		prev, line = line[:n], line[n:]
+		line, ok = bytes.CutPrefix(line, []byte(`","seq":`))
 		n = 0
+		for ; n < len(line) && n < 18 && line[n]-'0' <= 9; n++ {
+			seq = seq*10 + int64(line[n]-'0')
+		}
+		if ok && n > 0 && line[0] != '0' {
+			line, ok = bytes.CutPrefix(line[n:], []byte(`,"ts":"`))
+			if n = len(timeLayout); ok && len(line) > n {
+				line, ok = bytes.CutPrefix(line[n:], []byte(`","kind":"`))
+				if n = bytes.IndexByte(line, '"'); ok && n >= 0 {
+					return prev, seq, line[:n], true
+				}
+			}
+		}
 	}
-	prev, line = line[:n], line[n:]
-	if !bytes.HasPrefix(line, []byte(between)) {
-		return nil, 0, nil, false
-	}
-	line = line[len(between):]
-	digits, i := line, 0
-	for ; i < len(line) && i < 18 && line[i]-'0' <= 9; i++ {
-		seq = seq*10 + int64(line[i]-'0')
-	}
-	line = line[i:]
-	tail := len(after) + len(timeLayout)
-	if i == 0 || digits[0] == '0' || len(line) < tail+len(last) || string(line[:len(after)]) != after || string(line[tail:tail+len(last)]) != last {
-		return nil, 0, nil, false
-	}
-	kind, _, ok = bytes.Cut(line[tail+len(last):], []byte(`"`))
-	return prev, seq, kind, ok
+	return nil, 0, nil, false
 }
 
-var errUnlinked = errors.New("a line does not continue the one before")
-
-// next returns the mark of a line that continues m.
-func (m mark) next(line []byte) (mark, error) {
+// next returns the mark of a line, given with its LF, that continues m.
+func (m mark) next(line []byte) (next mark, kind []byte, ok bool) {
 	prev, seq, kind, ok := lineHead(line)
 	var want [64]byte
-	hex.Encode(want[:], m.hash[:])
-	switch {
-	case !ok || len(line) >= maxLine || seq != m.seq+1,
-		(seq == 1) != (string(kind) == "genesis"),
-		(seq == 1) != (len(prev) == 0),
-		seq > 1 && string(prev) != string(want[:]):
-		return m, fmt.Errorf("%w: line %d", errUnlinked, m.seq+1)
+	hex.Encode(want[:], m.Hash[:])
+	n := len(line) - 1
+	if !ok || n >= maxLine || line[n] != '\n' || seq != m.Seq+1 || (seq == 1) != (string(kind) == "genesis") ||
+		(seq == 1) != (len(prev) == 0) || seq > 1 && string(prev) != string(want[:]) {
+		return m, nil, false
 	}
-	return mark{seq, sha256.Sum256(line), m.off + int64(len(line)) + 1}, nil
+	return mark{seq, sha256.Sum256(line[:n]), m.Off + int64(len(line))}, kind, true
 }
 
-// scanLines calls fn with each whole line, its LF left out, between two offsets
-// of a file, and with where it ends; it returns where the last one does. Of a
-// line that is much longer than maxLine fn gets the beginning.
-func scanLines(r io.ReaderAt, from, to int64, fn func(line []byte, end int64) error) (int64, error) {
+// scanLines calls fn with each line between two offsets of a file, and with
+// where it ends. A line has its LF; what follows the last one comes at the end.
+// Of a line that is much longer than maxLine fn gets the beginning.
+func scanLines(r io.ReaderAt, from, to int64, fn func(line []byte, end int64) error) error {
 	br := bufio.NewReaderSize(io.NewSectionReader(r, from, to-from), 2*maxLine)
-	end := from
 	for {
 		line, err := br.ReadSlice('\n')
-		end += int64(len(line))
+		from += int64(len(line))
 		if err == bufio.ErrBufferFull {
 			line = bytes.Clone(line)
 			for err == bufio.ErrBufferFull {
 				var more []byte
 				more, err = br.ReadSlice('\n')
-				end += int64(len(more))
+				from += int64(len(more))
+			}
+			if err == nil {
+				line = append(line, '\n')
+			}
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
+		if len(line) > 0 {
+			if err := fn(line, from); err != nil {
+				return err
 			}
 		}
 		if err == io.EOF {
-			return from, nil
+			return nil
 		}
-		if err != nil {
-			return from, err
-		}
-		if err := fn(bytes.TrimSuffix(line, []byte("\n")), end); err != nil {
-			return from, err
-		}
-		from = end
 	}
 }
 
 // readLinked follows the chain from a mark to the end of the file, calls fn for
 // each line, and returns the last one.
 func readLinked(r io.ReaderAt, m mark, size int64, fn func(mark, []byte)) (mark, error) {
-	_, err := scanLines(r, m.off, size, func(line []byte, _ int64) error {
-		n, err := m.next(line)
-		if err != nil {
-			return err
-		}
-		m = n
-		if fn != nil {
-			fn(m, line)
+	err := scanLines(r, m.Off, size, func(line []byte, end int64) error {
+		next, _, ok := m.next(line)
+		if ok {
+			if m = next; fn != nil {
+				fn(m, line)
+			}
+		} else if end < size || line[len(line)-1] == '\n' {
+			return fmt.Errorf("line %d does not continue the one before; %w", m.Seq+1, errDamaged)
 		}
 		return nil
 	})
-	if errors.Is(err, errUnlinked) {
-		err = fmt.Errorf("%w; %w", err, errDamaged)
-	}
 	return m, err
 }
 
-// readOn takes in what other processes appended.
-func (l *Log) readOn(size int64) error {
-	if err := l.openFile(); err != nil {
-		return err
-	}
-	h, err := readLinked(l.f, l.head, size, nil)
-	if err != nil {
-		return err
-	}
-	l.head = h
-	if h.off < size {
-		return l.repair(size, false)
-	}
-	return l.letGo()
-}
-
-// attach finds the log's end anew: at the start, and when the file is not the
-// one that was there or has become shorter.
-func (l *Log) attach() error {
-	_, size, err := statName(l.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	missing := err != nil
-	st, err := l.openState()
-	if errors.Is(err, fs.ErrNotExist) && size == 0 {
-		st = newState()
-		slots := append(st.slot(), make([]byte, slotStride)...)
-		if err = writeFileAtomic(l.statePath(), slots); err == nil {
-			st, err = l.openState()
+// catchUp finds the end of the file again, takes in what is new before it, and
+// records what is wrong with it. goesOn says that the head is still in the file.
+func (l *Log) catchUp(ctx context.Context, size int64, goesOn bool) error {
+	audit := l.opt.Anchor == nil
+	st, err := stateOf(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; %w", err, errDamaged)
+		if audit && size == 0 {
+			st.renew()
+			err = st.create(l.dir)
 		}
 	}
+	if err == nil {
+		err = checkOwn(filepath.Join(l.dir, stateName))
+	}
+	have, from := st.Approvals, l.head
+	if audit {
+		have = st.Head
+	} else if !goesOn {
+		from = mark{}
+	}
+	if err == nil && size == 0 && have.Seq > 0 {
+		err = fmt.Errorf("it is gone or empty but had %d lines; %w", have.Seq, errDamaged)
+	}
+	if err == nil && size > 0 {
+		err = l.open(0)
+	}
 	if err != nil {
-		return fmt.Errorf("%w; %w", err, errDamaged)
+		return err
 	}
-	known := st.Head.mark()
-	if l.logID == st.Log && l.last.seq > known.seq {
-		known = l.last // this process wrote more, and has not synced it yet
+	var recs []Record
+	head := mark{}
+	if audit {
+		if l.logID != st.Log || from.Seq < have.Seq { // else this process knows of more
+			from = have
+		}
+		l.logID = st.Log
+		head, err = find(l.f, from, size)
+		if err == nil && head.Seq > 0 && genesisLog(l.f, size) != hex.EncodeToString(st.Log[:]) {
+			err = fmt.Errorf("%s belongs to another log; %w", stateName, errDamaged)
+		}
+	} else {
+		head, err = l.believed(from, have, st.Pending, size)
 	}
-	l.logID = st.Log
-	if st.Head.Seq > 0 && size == 0 {
-		return fmt.Errorf("it is gone or empty but had %d lines; %w", st.Head.Seq, errDamaged)
+	if err != nil {
+		return err
 	}
-	l.syncMu.Lock()
-	l.doubt = false
-	l.syncMu.Unlock()
-	if missing {
-		if err := makeFile(l.path); err != nil {
+	if l.head = head; head.Seq == 0 {
+		if !audit {
+			st.renew()
+		}
+		if l.genesis = st.genesis(); !audit {
+			l.genesis.Key = ""
+		}
+	}
+	if size > head.Off {
+		sum := sha256.New()
+		n, err := io.Copy(sum, io.NewSectionReader(l.f, head.Off, size-head.Off))
+		if err != nil {
 			return err
 		}
+		recs = append(recs, Record{Body: recoveredRecord{n, hex.EncodeToString(sum.Sum(nil)), excerpt(l.f, head.Off, size)}})
 	}
-	if err := l.openFile(); err != nil {
+	gap := audit && head.Seq < from.Seq
+	if gap {
+		recs = append(recs, Record{Body: gapRecord{Have: head.Seq, Expected: from.Seq}})
+	}
+	if l.known = true; len(recs) > 0 || audit && head.Seq == 0 {
+		err = l.add(ctx, size, recs...)
+	} else if audit && head.Seq > have.Seq {
+		l.changed()
+	}
+	if err != nil || !gap {
 		return err
 	}
-	h, gap, err := l.find(known, size)
-	if err != nil {
+	if err := syncData(l.f); err != nil {
 		return err
 	}
-	l.head = h
-	if h.seq == 0 {
-		return l.begin(&st, size)
-	}
-	var g genesisRecord
-	if err := firstLine(l.f, &g); err != nil || g.Log != hex.EncodeToString(st.Log[:]) {
-		return fmt.Errorf("%s belongs to another log; %w", stateName, errDamaged)
-	}
-	if gap != nil {
-		return l.repair(size, true, Record{Body: *gap})
-	}
-	if h.off < size {
-		return l.repair(size, false)
-	}
-	if h.seq == st.Head.Seq && h.off == st.Head.Off {
-		return nil
-	}
-	return l.settle(false)
+	return l.editState(true, func(st *auditState) bool { st.Head = l.head; return true })
 }
 
-func firstLine(f io.ReaderAt, g *genesisRecord) error {
-	b := make([]byte, 4<<10)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && err != io.EOF {
-		return err
-	}
-	line, _, _ := bytes.Cut(b[:n], []byte("\n"))
-	return json.Unmarshal(line, g)
-}
-
-// find returns the last line that is linked to the one that the state knows. If
-// that one is not there but the log ends well before it, it returns the end and
-// a gap.
-func (l *Log) find(known mark, size int64) (mark, *gapRecord, error) {
-	if !endsAt(l.f, known, size) {
-		var last mark
-		linked, found := true, false
-		_, err := scanLines(l.f, 0, size, func(line []byte, end int64) error {
-			n, err := last.next(line)
-			if linked = err == nil; !linked {
-				_, seq, _, _ := lineHead(line)
-				n = mark{seq, sha256.Sum256(line), end}
-			}
-			if last = n; n.hash == known.hash {
-				known, found = n, true
+// find returns the last line of audit.jsonl that is linked to the one that is
+// known. If that one is not there but the log ends well before it, that end.
+func find(f io.ReaderAt, known mark, size int64) (mark, error) {
+	if !endsAt(f, known, size) {
+		found := false // elsewhere, after a change to the lines before it
+		err := scanLines(f, 0, size, func(line []byte, end int64) error {
+			if sha256.Sum256(bytes.TrimSuffix(line, []byte("\n"))) == known.Hash {
+				found, known.Off = true, end
 			}
 			return nil
 		})
-		switch {
-		case err != nil:
-			return last, nil, fmt.Errorf("%w; %w", err, errDamaged)
-		case !found && linked && last.seq > 0 && last.seq < known.seq:
-			return last, &gapRecord{Have: last.seq, Expected: known.seq}, nil
-		case !found:
-			return last, nil, fmt.Errorf("line %d is not the one that %s knows; %w", known.seq, stateName, errDamaged)
+		if err != nil {
+			return mark{}, err
+		}
+		if !found {
+			end, err := readLinked(f, mark{}, size, nil)
+			if err == nil && (end.Seq == 0 || end.Seq >= known.Seq) {
+				err = fmt.Errorf("line %d is not the one that %s knows; %w", known.Seq, stateName, errDamaged)
+			}
+			return end, err
 		}
 	}
-	h, err := readLinked(l.f, known, size, nil)
-	return h, nil, err
+	return readLinked(f, known, size, nil)
+}
+
+// genesisLog is the name that the first line gives the log.
+func genesisLog(f io.ReaderAt, size int64) string {
+	var g genesisRecord
+	line, _, _ := strings.Cut(excerpt(f, 0, size), "\n")
+	json.Unmarshal([]byte(line), &g) // else it has none
+	return g.Log
 }
 
 // endsAt reports whether the line that ends at the mark's place is the mark's.
 func endsAt(r io.ReaderAt, m mark, size int64) bool {
-	if m.seq == 0 {
-		return true
+	if m.Seq == 0 || m.Off > size || m.Off < 2 {
+		return m.Seq == 0
 	}
-	if m.off > size || m.off < 2 {
-		return false
-	}
-	b := make([]byte, min(m.off, maxLine+1))
-	if _, err := r.ReadAt(b, m.off-int64(len(b))); err != nil || b[len(b)-1] != '\n' {
+	b := make([]byte, min(m.Off, maxLine+1))
+	if _, err := r.ReadAt(b, m.Off-int64(len(b))); err != nil || b[len(b)-1] != '\n' {
 		return false
 	}
 	b = b[:len(b)-1]
-	return sha256.Sum256(b[bytes.LastIndexByte(b, '\n')+1:]) == m.hash
+	return sha256.Sum256(b[bytes.LastIndexByte(b, '\n')+1:]) == m.Hash
 }
 
-// begin writes the first line. What may be in the file is a torn first line.
-func (l *Log) begin(st *auditState, size int64) error {
-	g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(st.Log[:]), Key: st.public()}
-	b, h := l.encode(nil, encodeRecords(Record{Body: g}), time.Now())
-	if err := l.put(b, size); err != nil {
-		return err
-	}
-	l.advance(h)
-	return l.settle(false)
-}
-
-// settle brings the file and its name to the disk, then the state to its end.
-func (l *Log) settle(back bool) error {
-	if err := l.syncFile(); err != nil {
-		return err
-	}
-	if err := syncDir(l.dir); err != nil {
-		return err
-	}
-	return l.saveHead(l.head, l.logID, back)
-}
-
-// torn returns the record that keeps what is in a file after its last line.
-func torn(f io.ReaderAt, from, size int64) (Record, error) {
-	sum := sha256.New()
-	n, err := io.Copy(sum, io.NewSectionReader(f, from, size-from))
-	r := recoveredRecord{Bytes: n, Digest: hex.EncodeToString(sum.Sum(nil)), Text: excerpt(f, from, size)}
-	return Record{Body: r}, err
-}
-
-// repair writes what was found wrong with the end: first what a torn line held,
-// if there is one, then recs. The lines go over the torn one, so that there is no
-// moment at which its bytes are in neither.
-func (l *Log) repair(size int64, back bool, recs ...Record) error {
-	if size > l.head.off {
-		r, err := torn(l.f, l.head.off, size)
-		if err != nil {
-			return err
+// believed reads approvals.jsonl on from a mark and applies its lines, up to the
+// end that the state vouches for: have, or next if there is one. What an append
+// that was not finished left does not count.
+func (l *Log) believed(from, have, next mark, size int64) (mark, error) {
+	var lines [][]byte
+	met, seen := from, 0
+	end, err := readLinked(l.f, from, size, func(m mark, line []byte) {
+		if lines = append(lines, bytes.Clone(line)); m.same(have) {
+			met, seen = m, len(lines)
 		}
-		recs = append([]Record{r}, recs...)
+	})
+	switch {
+	case err == nil && (end.same(have) || end.same(next)):
+	case met.same(have) && !have.same(next):
+		end, lines = met, lines[:seen]
+	case err == nil:
+		err = fmt.Errorf("its end, line %d, is not the one that %s knows, line %d; %w", end.Seq, stateName, have.Seq, errDamaged)
+		fallthrough
+	default:
+		return end, err
 	}
-	b, h := l.encode(nil, encodeRecords(recs...), time.Now())
-	if err := l.put(b, size); err != nil {
-		return err
+	for _, line := range lines {
+		l.apply(line)
 	}
-	l.advance(h)
-	return l.settle(back)
+	return end, nil
+}
+
+const excerptMax = 4 << 10
+
+// excerpt is the beginning of a piece of a file.
+func excerpt(f io.ReaderAt, from, to int64) string {
+	b := make([]byte, min(to-from, excerptMax))
+	n, _ := f.ReadAt(b, from)
+	return string(b[:n])
 }
 
 // restartLog sets a log aside and begins a new one that names it. With an
@@ -476,114 +400,97 @@ func restartLog(ctx context.Context, dir string, anchor *Log) (aside string, err
 	if anchor != nil {
 		name = approvalsName
 	}
-	l, err := newLog(dir, name, LogOptions{})
-	defer l.release()
+	l, err := newLog(dir, name, LogOptions{Anchor: anchor})
 	if err != nil {
 		return "", l.fail(err)
 	}
-	err = l.locked(ctx, func() error {
-		head, err := lastHash(l.path)
+	defer l.lock.Close()
+	err = l.locked(ctx, func(ctx context.Context) error {
+		var head, old string
+		err := lastHash(l.path, &head)
 		if err == nil {
 			aside = l.name + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000Z")
+			old = filepath.Join(dir, aside)
+			syncLog(nil, l.path) // as well as it can be
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		st := newState()
-		g := genesisRecord{Format: logFormat, Log: hex.EncodeToString(st.Log[:]), File: aside, Head: head}
-		if anchor == nil {
-			g.Key = st.public()
+		st, _ := stateOf(dir) // what it knows of other files, if anything
+		st.renew()
+		g := st.genesis()
+		if g.File, g.Head = aside, head; anchor != nil {
+			g.Key = ""
 		}
-		body := encodeRecords(Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
-		lines, h := l.encode(nil, body, time.Now())
+		h := l.enc.lines(mark{}, time.Now(), Record{Body: g}, Record{Body: restartRecord{File: aside, Head: head}})
 		fresh := l.path + ".new"
-		if err := writeNew(fresh, lines); err != nil {
+		if err := writeNew(fresh, l.enc.b); err != nil {
 			return err
 		}
 		if anchor != nil {
-			err = anchor.setAnchored(ctx, true, h, h)
+			err = l.vouch(ctx, true, h, h)
 		} else {
-			err = l.replaceState(&st, h)
+			st.Head = h
+			err = st.create(dir)
 		}
-		if err != nil {
-			return err
+		if err == nil && aside != "" && os.Link(l.path, old) != nil {
+			err = os.Rename(l.path, old) // no links here
 		}
-		if aside != "" {
-			old := filepath.Join(dir, aside)
-			if os.Link(l.path, old) != nil {
-				if err := os.Rename(l.path, old); err != nil {
-					return err
-				}
-			}
-		}
-		if err := os.Rename(fresh, l.path); err != nil {
-			return err
+		if err == nil {
+			err = os.Rename(fresh, l.path)
 		}
 		time.Sleep(lately) // so that all others look at the name again
-		return syncDir(dir)
+		return errors.Join(err, syncDir(dir))
 	})
 	return aside, l.fail(err)
 }
 
-// replaceState makes st the state, but keeps what the one before knew of other
-// files, if it can be read.
-func (l *Log) replaceState(st *auditState, h mark) error {
-	old, err := l.openState()
-	st.Head = h.stored()
-	if err != nil {
-		os.Remove(l.statePath())
-		return writeFileAtomic(l.statePath(), append(st.slot(), make([]byte, slotStride)...))
-	}
-	st.Generation, st.Approvals, st.Pending, st.Vault = old.Generation, old.Approvals, old.Pending, old.Vault
-	if err := writeState(l.state, st); err != nil {
-		return err
-	}
-	return syncData(l.state)
-}
-
-// lastHash is the hash of a file's last whole line, in hex, "" if it has none.
-func lastHash(path string) (head string, err error) {
+// lastHash returns the hash of a file's last whole line, in hex, "" if it has none.
+func lastHash(path string, head *string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
-		return "", err
+		return err
 	}
-	_, err = scanLines(f, 0, fi.Size(), func(line []byte, _ int64) error {
-		sum := sha256.Sum256(line)
-		head = hex.EncodeToString(sum[:])
+	return scanLines(f, 0, fi.Size(), func(line []byte, _ int64) error {
+		if line, ok := bytes.CutSuffix(line, []byte("\n")); ok {
+			*head = fmt.Sprintf("%x", sha256.Sum256(line))
+		}
 		return nil
 	})
-	return head, err
 }
 
 // restartLogs sets aside every log that cannot be continued or was changed, and
 // begins a new one in its place. It returns the names that the old ones have
 // now; none if nothing was wrong.
 func restartLogs(ctx context.Context, dir string) (aside []string, err error) {
-	again := func(anchor *Log) error {
+	// mend calls use, which opens a log, and again after a restart if need be.
+	mend := func(name string, anchor *Log, use func() error) error {
+		err := use()
+		if err == nil {
+			if r, verr := verifyFile(dir, name); verr != nil || r == nil || r.Status != auditTampered {
+				return verr
+			}
+		} else if !errors.Is(err, errDamaged) {
+			return err
+		}
 		old, err := restartLog(ctx, dir, anchor)
-		if err == nil && old != "" {
+		if old != "" {
 			aside = append(aside, old)
 		}
-		return err
-	}
-	changed := func(name string) bool {
-		r, err := verifyFile(dir, name)
-		return err == nil && r != nil && r.Status == auditTampered
-	}
-	audit, err := openAudit(dir)
-	if errors.Is(err, errDamaged) || err == nil && changed(auditName) {
-		if audit != nil {
-			audit.Close()
+		if err != nil {
+			return err
 		}
-		if err := again(nil); err != nil {
-			return aside, err
-		}
+		return use()
+	}
+	var audit *Log
+	err = mend(auditName, nil, func() (err error) {
 		audit, err = openAudit(dir)
-	}
+		return err
+	})
 	if err != nil {
 		return aside, err
 	}
@@ -593,9 +500,8 @@ func restartLogs(ctx context.Context, dir string) (aside []string, err error) {
 		return aside, err
 	}
 	defer l.Close()
-	err = l.Update(ctx, func() ([]Record, error) { return nil, nil })
-	if errors.Is(err, errDamaged) || err == nil && changed(approvalsName) {
-		err = again(audit)
-	}
+	err = mend(approvalsName, audit, func() error {
+		return l.Update(ctx, func() ([]Record, error) { return nil, nil })
+	})
 	return aside, err
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +22,7 @@ import (
 
 // auditView says what of the log to show, and how.
 type auditView struct {
-	N      int    // the last so many records; all if negative
+	N      int    // the last so many records
 	Kind   string // only these, if not empty
 	Chat   string
 	JSON   bool                // the lines as they are, else a table
@@ -29,11 +30,7 @@ type auditView struct {
 	Safe   func(string) string // makes text fit for a terminal
 }
 
-// followPoll is how often a file that is followed is looked at.
-const followPoll = 200 * time.Millisecond
-
-// auditColumns are the fields that a row of the table shows, by kind; of other
-// kinds it shows all.
+// auditColumns are the fields that a row of the table shows; of other kinds all.
 var auditColumns = map[string]string{
 	"start":        "version model origin sandbox workspace",
 	"user_message": "source text",
@@ -48,288 +45,224 @@ type logReader struct {
 	path string
 	f    *os.File
 	id   fileID
+	size int64
 	at   mark
 }
 
-// logLine is one line for a reader; damage says what is wrong with it, if
-// anything is.
+// logLine is one line for a reader, without its LF.
 type logLine struct {
-	raw    []byte
-	seq    int64
-	damage string
+	raw, kind []byte
+	damage    string // what is wrong with it, if anything is
 }
 
-func (r *logReader) open() (err error) {
-	if r.f, err = os.Open(r.path); err != nil {
-		return err
-	}
-	r.at = mark{}
-	r.id, err = idOf(r.f)
-	return err
-}
-
-// read calls fn for each line up to size that was not read yet.
-func (r *logReader) read(size int64, fn func(logLine) error) error {
-	_, err := scanLines(r.f, r.at.off, size, func(line []byte, end int64) error {
-		l := logLine{raw: line}
-		n, err := r.at.next(line)
-		if err != nil {
-			l.damage = fmt.Sprintf("line %d does not continue the one before; see \"picket audit verify\"", r.at.seq+1)
-			n.seq = r.at.seq + 1
-			if _, seq, _, ok := lineHead(line); ok {
-				n.seq = seq
+// read calls fn for each line that was not read yet, also of a file that took
+// the place of the one that is open.
+func (r *logReader) read(fn func(logLine) error) error {
+	for {
+		if r.f != nil {
+			var err error
+			if r.size, err = r.f.Seek(0, io.SeekEnd); err != nil {
+				return err
 			}
-			n.hash = sha256.Sum256(line)
+			if r.size < r.at.Off {
+				r.at.Off = r.size
+				err = fn(logLine{damage: "the file became shorter: lines were cut off"})
+			}
+			if err == nil {
+				err = scanLines(r.f, r.at.Off, r.size, func(raw []byte, end int64) error { return r.line(raw, end, fn) })
+			}
+			if err != nil {
+				return err
+			}
 		}
-		n.off = end
-		r.at, l.seq = n, n.seq
-		return fn(l)
-	})
-	return err
+		id, _, err := statName(r.path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && r.f != nil && id == r.id {
+			return nil
+		}
+		r.f.Close()
+		if r.f, err = os.Open(r.path); err != nil {
+			return err
+		}
+		if r.id, err = idOf(r.f); err != nil {
+			return err
+		}
+		r.at = mark{}
+	}
+}
+
+func (r *logReader) line(raw []byte, end int64, fn func(logLine) error) error {
+	l := logLine{raw: bytes.TrimSuffix(raw, []byte("\n"))}
+	if len(l.raw) == len(raw) && end == r.size {
+		return nil // not finished yet
+	}
+	next, kind, ok := r.at.next(raw)
+	if !ok { // go on from it
+		l.damage = fmt.Sprintf("line %d does not continue the one before; see \"picket audit verify\"", r.at.Seq+1)
+		next = mark{r.at.Seq + 1, sha256.Sum256(l.raw), 0}
+		if _, seq, k, ok := lineHead(raw); ok {
+			next.Seq, kind = seq, k
+		}
+	}
+	next.Off = end
+	l.kind, r.at = kind, next
+	return fn(l)
 }
 
 // showAudit writes the log in the data folder to w. An error is one of reading
 // the log or of writing to w.
 func showAudit(ctx context.Context, w io.Writer, dir string, v auditView) error {
-	view, err := look(dir, auditName)
-	if err != nil {
-		return err
-	}
 	r := &logReader{path: filepath.Join(dir, auditName)}
-	if view.f != nil {
-		view.f.Close()
-		if err := r.open(); err != nil {
-			return err
-		}
-	}
-	defer func() {
-		if r.f != nil {
-			r.f.Close()
-		}
-	}()
-	if r.f != nil {
-		var last []logLine
-		err := r.read(view.size, func(l logLine) error {
-			if !v.wants(l) {
-				return nil
-			}
+	defer func() { r.f.Close() }()
+	var last []logLine
+	keep := func(l logLine) error {
+		if v.wants(l) {
 			l.raw = bytes.Clone(l.raw)
-			if last = append(last, l); v.N >= 0 && len(last) > 2*v.N+64 {
-				last = slices.Clone(last[len(last)-v.N:])
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if v.N >= 0 {
+			last = append(last, l)
 			last = last[max(0, len(last)-v.N):]
 		}
-		for _, l := range last {
-			if err := v.write(w, l); err != nil {
-				return err
-			}
-		}
-		if r.at.off < view.size && !v.Follow {
-			return v.write(w, logLine{seq: r.at.seq + 1, damage: "the last line was not finished"})
-		}
-	}
-	if !v.Follow {
 		return nil
 	}
-	return v.follow(ctx, w, r)
-}
-
-// follow writes what is added. A file that took the place of the one that is
-// open is read from its beginning, after the rest of the old one.
-func (v auditView) follow(ctx context.Context, w io.Writer, r *logReader) error {
-	show := func(l logLine) error {
-		if !v.wants(l) {
-			return nil
-		}
-		return v.write(w, l)
+	err := r.read(keep)
+	if err == nil && r.at.Off < r.size { // perhaps it is just being written
+		time.Sleep(flushDelay / 5)
+		err = r.read(keep)
 	}
-	for {
-		if r.f != nil {
-			fi, err := r.f.Stat()
-			if err != nil {
-				return err
-			}
-			if fi.Size() < r.at.off {
-				if err := v.write(w, logLine{seq: r.at.seq, damage: "the file became shorter: lines were cut off"}); err != nil {
-					return err
-				}
-				r.at.off = fi.Size()
-			}
-			if err := r.read(fi.Size(), show); err != nil {
-				return err
-			}
+	for _, l := range last {
+		if err == nil {
+			err = v.write(w, l)
 		}
-		id, _, err := statName(r.path)
-		switch {
-		case err == nil && r.f == nil, err == nil && id != r.id:
-			if r.f != nil {
-				r.f.Close()
-			}
-			if err := r.open(); err != nil {
-				return err
-			}
-			continue
-		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			return err
-		}
+	}
+	if err == nil && !v.Follow && r.at.Off < r.size {
+		return v.write(w, logLine{damage: "the last line was not finished"})
+	}
+	for err == nil && v.Follow {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(followPoll):
+		case <-time.After(200 * time.Millisecond):
 		}
+		err = r.read(func(l logLine) error {
+			if !v.wants(l) {
+				return nil
+			}
+			return v.write(w, l)
+		})
 	}
+	return err
 }
 
 // wants reports whether the view includes a line. Damage is always included.
 func (v auditView) wants(l logLine) bool {
-	_, _, kind, ok := lineHead(l.raw)
-	if l.damage != "" || !ok {
-		return true
-	}
-	if v.Kind != "" && string(kind) != v.Kind {
-		return false
-	}
-	if v.Chat == "" {
-		return true
+	if l.damage != "" || v.Chat == "" {
+		return l.damage != "" || v.Kind == "" || v.Kind == string(l.kind)
 	}
 	n, err := parseLine(l.raw)
-	return err != nil || n.Chat == v.Chat
+	return err != nil || n.Chat == v.Chat && (v.Kind == "" || v.Kind == n.Kind)
 }
 
 func (v auditView) write(w io.Writer, l logLine) error {
-	if l.damage == "" && !json.Valid(l.raw) {
-		l.damage = fmt.Sprintf("line %d is not JSON; see \"picket audit verify\"", l.seq)
+	n, perr := parseLine(l.raw)
+	if l.damage == "" && perr != nil {
+		l.damage = "a line is not JSON; see \"picket audit verify\""
 	}
 	var b []byte
-	switch {
-	case v.JSON && l.damage != "":
-		b = append(b, `{"kind":"damage","what":`...)
-		b = append(appendText(b, l.damage), `,"text":`...)
-		b = append(appendText(b, cutText(string(l.raw), maxField)), "}\n"...)
-	case v.JSON:
-		b = append(append(b, l.raw...), '\n')
-	case l.damage != "":
-		b = fmt.Appendf(b, "!! %s\n", l.damage)
-	}
-	if !v.JSON && json.Valid(l.raw) {
-		b = fmt.Appendf(b, "%s\n", v.row(l.raw))
+	if v.JSON && l.damage != "" {
+		b = appendText([]byte(`{"kind":"damage","what":`), l.damage)
+		b = append(appendText(append(b, `,"text":`...), cutText(string(l.raw), maxField)), "}\n"...)
+	} else if v.JSON {
+		b = append(n.Raw, '\n')
+	} else {
+		if l.damage != "" {
+			b = fmt.Appendf(b, "!! %s\n", l.damage)
+		}
+		if perr == nil {
+			b = append(append(b, v.row(n)...), '\n')
+		}
 	}
 	_, err := w.Write(b)
 	return err
 }
 
 // row is one line of the table.
-func (v auditView) row(raw []byte) string {
-	n, err := parseLine(raw)
-	if err != nil {
-		return v.Safe(string(raw[:min(len(raw), 200)]))
+func (v auditView) row(n Line) string {
+	row := fmt.Sprintf("%6d  %s  %-12s  %-18s  %-12s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Call), v.Safe(n.Chat))
+	cols, picked := strings.Fields(auditColumns[n.Kind]), map[string]string{}
+	for name, val := range members(n.Raw) {
+		text := memberText(val)
+		if text == "" || text == "null" || text == "[]" || text == "{}" || text == "false" || slices.Contains(lineFields[:], name) {
+			continue
+		}
+		if val[0] != '"' {
+			text = name + "=" + text
+		}
+		if r := []rune(text); len(r) > 160 {
+			text = string(r[:160]) + "…"
+		}
+		if picked[name] = "  " + v.Safe(text); auditColumns[n.Kind] == "" {
+			cols = append(cols, name)
+		}
 	}
-	fields := ownFields(raw)
-	if cols, ok := auditColumns[n.Kind]; ok {
-		var picked []ownField
-		for _, name := range strings.Fields(cols) {
-			for _, f := range fields {
-				if f.name == name {
-					picked = append(picked, f)
-				}
+	for _, name := range cols {
+		row += picked[name]
+	}
+	return row
+}
+
+// members are those of a line, in order, but the ones that a row begins with.
+func members(raw []byte) iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.Token()
+		for d.More() {
+			key, _ := d.Token()
+			name, _ := key.(string)
+			var val json.RawMessage
+			if d.Decode(&val) != nil {
+				return
+			}
+			if !slices.Contains([]string{"prev", "seq", "ts", "kind"}, name) && !yield(name, val) {
+				return
 			}
 		}
-		fields = picked
 	}
-	var cells []string
-	for _, f := range fields {
-		switch text := f.text(); {
-		case text == "", text == "null", text == "[]", text == "{}", text == "false":
-		case f.value[0] == '"':
-			cells = append(cells, text)
-		default:
-			cells = append(cells, f.name+"="+text)
-		}
-	}
-	for i, c := range cells {
-		if r := []rune(c); len(r) > 160 {
-			c = string(r[:160]) + "…"
-		}
-		cells[i] = v.Safe(c)
-	}
-	return fmt.Sprintf("%6d  %s  %-12s  %-12s  %s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Chat), strings.Join(cells, "  "))
 }
 
-type ownField struct {
-	name  string
-	value json.RawMessage
-}
-
-// text is a string's text, or the JSON of anything else.
-func (f ownField) text() string {
-	var s string
-	if json.Unmarshal(f.value, &s) == nil {
-		return s
-	}
-	return string(f.value)
-}
-
-// ownFields returns what stands in a line after what all lines have, in order.
-func ownFields(raw []byte) (list []ownField) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.Token()
-	for d.More() {
-		key, err := d.Token()
-		f := ownField{}
-		f.name, _ = key.(string)
-		if err != nil || d.Decode(&f.value) != nil {
-			return list
-		}
-		if !slices.Contains([]string{"prev", "seq", "ts", "kind", "run", "chat", "channel", "call"}, f.name) {
-			list = append(list, f)
-		}
-	}
-	return list
+// memberText is a string's text, or the JSON of anything else.
+func memberText(val json.RawMessage) string {
+	text := string(val)
+	json.Unmarshal(val, &text)
+	return text
 }
 
 // showRecord writes every record of a call or a run, or the one with a number,
 // in full. safe makes text fit for a terminal.
 func showRecord(w io.Writer, dir, id string, safe func(string) string) error {
-	view, err := look(dir, auditName)
-	if err != nil {
-		return err
-	}
 	found := false
-	if view.f != nil {
-		defer view.f.Close()
-		r := &logReader{f: view.f}
-		err = r.read(view.size, func(l logLine) error {
-			if !bytes.Contains(l.raw, []byte(id)) {
-				return nil
+	r := &logReader{path: filepath.Join(dir, auditName)}
+	defer func() { r.f.Close() }()
+	err := r.read(func(l logLine) error {
+		if !bytes.Contains(l.raw, []byte(id)) {
+			return nil
+		}
+		n, err := parseLine(l.raw)
+		if err != nil || n.Call != id && n.Run != id && fmt.Sprint(n.Seq) != id {
+			return nil
+		}
+		found = true
+		if l.damage != "" {
+			fmt.Fprintf(w, "!! %s\n", l.damage)
+		}
+		fmt.Fprintf(w, "%d  %s  %s\n", n.Seq, n.Time.Local().Format(time.DateTime), safe(n.Kind))
+		for name, val := range members(l.raw) {
+			if text := memberText(val); text != "" {
+				fmt.Fprintf(w, "  %s: %s\n", safe(name), safe(text))
 			}
-			n, err := parseLine(l.raw)
-			if err != nil || n.Call != id && n.Run != id && fmt.Sprint(n.Seq) != id {
-				return nil
-			}
-			found = true
-			if l.damage != "" {
-				fmt.Fprintf(w, "!! %s\n", l.damage)
-			}
-			fmt.Fprintf(w, "%d  %s  %s\n", n.Seq, n.Time.Local().Format(time.DateTime), safe(n.Kind))
-			for _, f := range slices.Concat([]ownField{{"run", quoted(n.Run)}, {"chat", quoted(n.Chat)}, {"channel", quoted(n.Channel)}, {"call", quoted(n.Call)}}, ownFields(l.raw)) {
-				if text := f.text(); text != "" {
-					fmt.Fprintf(w, "  %s: %s\n", safe(f.name), safe(text))
-				}
-			}
-			_, err = fmt.Fprintln(w)
-			return err
-		})
-	}
+		}
+		_, err = fmt.Fprintln(w)
+		return err
+	})
 	if err == nil && !found {
 		err = fmt.Errorf("the log has no record %q", id)
 	}
 	return err
 }
-
-func quoted(s string) json.RawMessage { return appendText(nil, s) }

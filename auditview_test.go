@@ -47,7 +47,7 @@ func TestTable(t *testing.T) {
 		has  string
 	}{
 		{auditView{N: 2}, 2, "elsewhere"},
-		{auditView{N: -1}, 5, "genesis"},
+		{auditView{N: 5}, 5, "genesis"},
 		{auditView{N: 0}, 0, ""},
 		{auditView{N: 50, Kind: "decision"}, 1, "shell"},
 		{auditView{N: 50, Kind: "none"}, 0, ""},

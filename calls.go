@@ -1,11 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,78 +19,93 @@ const (
 	maxCallName   = 256     // bytes
 )
 
+// A wireCall is one entry of tool_calls as servers send it: a piece of a call or a whole one.
+type wireCall struct {
+	Index        json.RawMessage `json:"index"`
+	ID           anyText         `json:"id"`
+	Function     wireFunction    `json:"function"`
+	Extra        json.RawMessage `json:"extra_content"`
+	wireFunction                 // some servers leave out the level
+}
+
+type wireFunction struct {
+	Name      anyText         `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
 // An openCall is a tool call while its pieces come in.
 type openCall struct {
 	choice, index int // index is -1 where the server gave none
-	id            string
-	names         []string // pieces as they came, equal neighbours once
+	id, name      string
+	twoNames      bool // of tools, so it cannot be known which is meant
+	text          textJoiner
 	args          []byte
 	braces        braceCounter
 	extra         json.RawMessage
 }
 
-func (c *openCall) name() string { return strings.Join(c.names, "") }
-
 // A callSet puts the calls of a reply together.
 type callSet struct {
+	names     toolNames
 	list      []*openCall
 	bytes     int
 	ambiguous bool // a piece could not be placed: no call may run
 }
 
-// add takes in one entry of tool_calls: a piece of a call or a whole one.
-func (s *callSet) add(choice int, raw []byte) error {
-	v := pick(raw, "index", "id", "function", "extra_content", "name", "arguments")
-	if f := pick(v[2], "name", "arguments"); v[2] != nil {
-		v[4], v[5] = f[0], f[1]
+// add takes in one entry of tool_calls.
+func (s *callSet) add(choice int, w wireCall) error {
+	if w.Function.Name == "" && w.Function.Arguments == nil {
+		w.Function = w.wireFunction
 	}
-	d := openCall{choice: choice, index: callIndex(v[0]), id: valText(v[1]), args: v[5]}
-	if len(v[5]) == 0 || v[5][0] != '{' && v[5][0] != '[' {
-		d.args = appendJSONText(nil, v[5])
+	name, args := string(w.Function.Name), w.Function.Arguments
+	if len(w.ID) > maxCallName {
+		w.ID = ""
 	}
-	if len(d.id) > maxCallName {
-		d.id = ""
-	}
-	name := valText(v[4])
-	c := s.match(&d, name)
+	c := s.match(choice, callIndex(w.Index), string(w.ID), name, hasValue(args))
 	if c == nil {
 		return nil
 	}
 	if c.id == "" {
-		c.id = d.id
+		c.id = string(w.ID)
 	}
-	if name != "" && (len(c.names) == 0 || c.names[len(c.names)-1] != name) {
-		if c.names = append(c.names, name); len(c.name()) > maxCallName {
-			return replyError("the model named a tool with more than 256 bytes")
+	if name != "" && name != c.name { // the same name again says nothing
+		c.twoNames = c.twoNames || s.names.real[c.name] != ""
+		if strings.HasPrefix(name, c.name) { // the name so far, each time
+			c.name = ""
 		}
+		c.name += name
 	}
-	if len(v[3]) > 0 && v[3][0] == '{' {
-		c.extra = bytes.Clone(v[3])
+	if isObject(w.Extra) {
+		c.extra = w.Extra
 	}
-	c.braces.add(d.args)
-	c.args = append(c.args, d.args...)
-	if s.bytes += len(d.args) + len(v[3]); len(c.args) > tools.MaxArgs || s.bytes > maxReplyArgs {
+	text := c.text.add(args, false)
+	c.braces.add(text)
+	c.args = append(c.args, text...)
+	s.bytes += len(text) + len(w.Extra)
+	switch {
+	case len(c.name) > maxCallName:
+		return replyError("the model named a tool with more than 256 bytes")
+	case len(c.args) > tools.MaxArgs || s.bytes > maxReplyArgs:
 		return replyError("the model sent arguments without end: more than 1 MiB for one call or 4 MiB in all")
-	}
-	if len(s.list) > maxReplyCalls {
+	case len(s.list) > maxReplyCalls:
 		return replyError("the model made more than 128 calls in one answer")
 	}
 	return nil
 }
 
-// match returns the call that a piece belongs to: an open one, a new one, or
-// nil for a piece that cannot be placed or brings nothing.
-func (s *callSet) match(d *openCall, name string) *openCall {
+// match returns the call that a piece belongs to: an open one, a new one, or nil for a piece that cannot be placed
+// or brings nothing.
+func (s *callSet) match(choice, index int, id, name string, hasArgs bool) *openCall {
 	var byIndex, byID, open, last, c *openCall
 	opens, all := 0, 0
 	for _, c := range s.list {
-		if c.choice != d.choice {
+		if c.choice != choice {
 			continue
 		}
-		if d.index >= 0 && c.index == d.index {
+		if index >= 0 && c.index == index {
 			byIndex = c
 		}
-		if d.id != "" && c.id == d.id {
+		if id != "" && c.id == id {
 			byID = c
 		}
 		if !c.braces.done() {
@@ -102,17 +116,17 @@ func (s *callSet) match(d *openCall, name string) *openCall {
 		all++
 	}
 	switch {
-	case byIndex != nil && (d.id == "" || name == "" || d.id == byIndex.id || byIndex.id == "" && !byIndex.braces.done()):
+	case byIndex != nil && (id == "" || name == "" || id == byIndex.id || byIndex.id == "" && !byIndex.braces.done()):
 		c = byIndex
-	case byID != nil && (d.index < 0 || byIndex != nil || name == "" || name == byID.name() && !byID.braces.done()):
+	case byID != nil && (index < 0 || byIndex != nil || name == "" || name == byID.name && !byID.braces.done()):
 		c = byID
 	case name != "":
-		if d.index < 0 && d.id == "" && last != nil && !last.braces.done() {
+		if index < 0 && id == "" && last != nil && !last.braces.done() {
 			c = last
 		}
-	case len(d.args) == 0 && (d.index >= 0 && d.id == "" || d.index < 0 && all != 1):
+	case !hasArgs && (index >= 0 && id == "" || index < 0 && all != 1):
 		return nil
-	case d.index >= 0 || all == 0: // its name comes late
+	case index >= 0 || all == 0: // its name comes late
 	case opens == 1:
 		c = open
 	case all == 1:
@@ -122,17 +136,16 @@ func (s *callSet) match(d *openCall, name string) *openCall {
 		return nil
 	}
 	// A call that is whole does not go on under another name.
-	if c == nil || name != "" && len(c.names) > 0 && c.braces.done() && c.name() != name {
-		c = &openCall{choice: d.choice, index: d.index, id: d.id}
+	if c == nil || name != "" && c.name != "" && c.braces.done() && c.name != name {
+		c = &openCall{choice: choice, index: index, id: id}
 		s.list = append(s.list, c)
 	}
 	return c
 }
 
-// callIndex reads the index of a choice or call: 0 to 127, also as a string;
-// -1 stands for anything else.
+// callIndex reads the index of a choice or call: 0 to 127, also as a string; -1 stands for anything else.
 func callIndex(val []byte) int {
-	n, err := strconv.Atoi(string(bytes.Trim(val, `"`)))
+	n, err := strconv.Atoi(strings.Trim(string(val), `"`))
 	if err != nil || n < 0 || n >= maxReplyCalls {
 		return -1
 	}
@@ -140,8 +153,8 @@ func callIndex(val []byte) int {
 }
 
 // final decides about the calls of a reply that ended well.
-func (s *callSet) final(names toolNames, finish string) []ToolCall {
-	calls := slices.DeleteFunc(s.list, func(c *openCall) bool { return len(c.names) == 0 })
+func (s *callSet) final(finish string) []ToolCall {
+	calls := slices.DeleteFunc(s.list, func(c *openCall) bool { return c.name == "" })
 	if !slices.ContainsFunc(calls, func(c *openCall) bool { return c.index < 0 }) {
 		slices.SortStableFunc(calls, func(a, b *openCall) int {
 			return (a.choice-b.choice)*maxReplyCalls + a.index - b.index
@@ -156,7 +169,7 @@ func (s *callSet) final(names toolNames, finish string) []ToolCall {
 	case finish == "malformed":
 		none = "the call was malformed: send it again, as a function call with JSON arguments"
 		if len(calls) == 0 {
-			calls = []*openCall{{names: []string{"unknown"}}}
+			calls = []*openCall{{name: "unknown"}}
 		}
 	}
 	seen := map[string]bool{}
@@ -168,11 +181,15 @@ func (s *callSet) final(names toolNames, finish string) []ToolCall {
 		}
 		seen[t.ID] = true
 		var nameErr, argErr error
-		t.Function.Name, nameErr = names.resolve(c.names)
-		t.Function.Arguments, argErr = finalArgs(c.args)
-		if t.Invalid == "" && nameErr != nil {
+		t.Function.Name, nameErr = s.names.resolve(c.name)
+		t.Function.Arguments, argErr = finalArgs(string(c.args) + c.text.add(nil, true))
+		switch {
+		case none != "":
+		case c.twoNames:
+			t.Function.Name, t.Invalid = c.name, fmt.Sprintf("the call names two tools: %q", c.name)
+		case nameErr != nil:
 			t.Invalid = nameErr.Error()
-		} else if t.Invalid == "" && argErr != nil {
+		case argErr != nil:
 			t.Invalid = "the arguments cannot be read: " + argErr.Error()
 		}
 		out = append(out, t)
@@ -180,22 +197,15 @@ func (s *callSet) final(names toolNames, finish string) []ToolCall {
 	return out
 }
 
-func newCallID() string {
-	var b [8]byte
-	rand.Read(b[:])
-	return "call_" + hex.EncodeToString(b[:])
-}
+func newCallID() string { return "call_" + strings.ToLower(rand.Text()) }
 
 // finalArgs returns the arguments of a call as one JSON object.
-func finalArgs(raw []byte) (string, error) {
-	var j textJoiner
-	s := strings.TrimSpace(j.add(raw, true))
-	if s == "" || s == "null" {
+func finalArgs(s string) (string, error) {
+	if s = strings.TrimSpace(s); s == "" || s == "null" {
 		s = "{}"
 	}
-	// Some servers start with {} and then send the real object; some send the
-	// whole object again at the end.
-	if rest := strings.TrimPrefix(s, "{}"); len(rest) < len(s) && strings.HasPrefix(rest, "{") && json.Valid([]byte(rest)) {
+	// Some servers start with {} and then send the real object; some send the whole object again at the end.
+	if rest, ok := strings.CutPrefix(s, "{}"); ok && isObject([]byte(rest)) && json.Valid([]byte(rest)) {
 		s = rest
 	} else if h := len(s) / 2; s[0] == '{' && s[:h] == s[h:] && json.Valid([]byte(s[:h])) {
 		s = s[:h]
@@ -207,15 +217,14 @@ func finalArgs(raw []byte) (string, error) {
 	return s, err
 }
 
-// A braceCounter tells whether a JSON object that comes in pieces has ended,
-// looking at each byte once.
+// A braceCounter tells whether a JSON object that comes in pieces has ended, looking at each byte once.
 type braceCounter struct {
 	depth            int
 	str, esc, closed bool
 }
 
-func (b *braceCounter) add(p []byte) {
-	for _, c := range p {
+func (b *braceCounter) add(s string) {
+	for _, c := range []byte(s) {
 		switch {
 		case b.esc:
 			b.esc = false

@@ -1,23 +1,24 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"picket/tools"
 )
 
-// A Card is a question as the owner sees it, on every surface the same. Lines
-// are made safe to show. Offered are the scopes that may be given once all of
-// them were shown; before that, Once. Denying always can be.
+// A Card is a question as the owner sees it, on every surface the same. Lines are made safe to show. Offered are the scopes
+// that may be given once all of them were shown; before that, Once. Denying always can be.
 type Card struct {
 	Lines   []string
 	Offered []tools.Scope
 }
 
-// cardInput is what a question tells. Nothing of it is the model's word but
-// the arguments, and the summary that the tool made of them.
+// cardInput is what a question tells. Nothing of it is the model's word but the arguments, and the summary that the tool
+// made of them.
 type cardInput struct {
 	Input    *Input
 	Decision Decision
@@ -44,32 +45,26 @@ func makeCard(c cardInput) Card {
 	b := cardText{redact: c.Redact}
 	b.line("", j.Summary)
 	b.line("risk: ", in.risk().String())
-	for _, r := range d.Reasons {
-		b.line("  - ", r)
-	}
+	b.list("  - ", d.Reasons)
 	b.list("not granted yet: ", d.Missing)
-	b.list("granted: ", covering(in.targets(), d.Missing))
-	if e := in.egress(); e == tools.EgressHosts {
+	for _, t := range in.targets() {
+		if !slices.Contains(d.Missing, t.Key) {
+			b.line("granted: ", t.Key)
+		}
+	}
+	switch in.egress() {
+	case tools.EgressUnknown:
+		b.line("", "sends to: any host")
+	case tools.EgressHosts:
 		for _, h := range j.Egress.Hosts {
 			b.lines = append(b.lines, "sends to: "+hostShown(h))
 		}
-	} else if e == tools.EgressUnknown {
-		b.line("", "sends to: any host")
 	}
 	b.list("writes: ", j.Writes)
 	whose := map[string]string{"owner": "you asked", "app": "another app asked", "goal": "a goal says"}[c.Source]
-	if whose == "" {
-		whose = "somebody else asked"
-	}
-	words := c.Words
-	if len(words) > maxWords {
-		words = strings.ToValidUTF8(words[:maxWords], "") + fmt.Sprintf(" … (%d bytes in all)", len(words))
-	}
-	b.block(whose, words)
+	b.block(cmp.Or(whose, "somebody else asked"), cutBytes(c.Words, maxWords))
 	b.line("chat: ", c.Chat+", channel "+in.Channel)
-	for _, l := range c.Labels {
-		b.line("  - ", l)
-	}
+	b.list("  - ", c.Labels)
 	b.args(in)
 	b.list("secret: ", c.Secrets)
 	if c.Change != nil {
@@ -85,20 +80,10 @@ func makeCard(c cardInput) Card {
 	for _, s := range offered {
 		b.line(s.String()+" allows: ", effect(s, grantsFor(in, s)))
 	}
-	if d.Narrow != "" && len(offered) < len(d.Offered)+1 {
+	if d.Narrow != "" {
 		b.line("no wider: ", d.Narrow)
 	}
 	return Card{b.lines, offered}
-}
-
-func covering(targets []tools.Target, missing []string) []string {
-	var out []string
-	for _, t := range targets {
-		if !slices.Contains(missing, t.Key) {
-			out = append(out, t.Key)
-		}
-	}
-	return out
 }
 
 // cardText collects the lines of a card.
@@ -130,8 +115,7 @@ func (b *cardText) list(lead string, items []string) {
 	}
 }
 
-// block adds text that may have several lines, each of them marked, so that
-// none can pass for a line of the card.
+// block adds text that may have several lines, each of them marked, so that none can pass for a line of the card.
 func (b *cardText) block(name, text string) {
 	if b.redact != nil {
 		text = b.redact(text)
@@ -149,18 +133,12 @@ func (b *cardText) block(name, text string) {
 
 // args adds the arguments, whole, in the order of the tool's own list.
 func (b *cardText) args(in *Input) {
-	var names []string
-	for _, p := range in.Tool.Params {
-		names = append(names, p.Name)
+	names := slices.Sorted(maps.Keys(in.Args))
+	place := func(name string) uint { // what is not in the list comes last
+		return uint(slices.IndexFunc(in.Tool.Params, func(p tools.Param) bool { return p.Name == name }))
 	}
-	var rest []string
-	for name := range in.Args {
-		if !slices.Contains(names, name) {
-			rest = append(rest, name)
-		}
-	}
-	slices.Sort(rest)
-	for _, name := range append(names, rest...) {
+	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(place(x), place(y)) })
+	for _, name := range names {
 		switch v := in.Args[name].(type) {
 		case nil:
 		case string:
@@ -178,12 +156,11 @@ func (b *cardText) diff(c *tools.FileChange) {
 		return
 	}
 	old, now := strings.Split(c.Old, "\n"), strings.Split(c.New, "\n")
-	head := 0
-	for head < min(len(old), len(now)) && old[head] == now[head] {
+	head, tail, most := 0, 0, min(len(old), len(now))
+	for head < most && old[head] == now[head] {
 		head++
 	}
-	tail := 0
-	for tail < min(len(old), len(now))-head && old[len(old)-1-tail] == now[len(now)-1-tail] {
+	for tail < most-head && old[len(old)-1-tail] == now[len(now)-1-tail] {
 		tail++
 	}
 	const around = 3

@@ -68,18 +68,13 @@ func (p *program) toolsCommand(args []string) error {
 	return nil
 }
 
-// approvalsCommand is "picket approvals".
-func (p *program) approvalsCommand(ctx context.Context, args []string) error {
-	return p.withData(ctx, len(args) == 0 || args[0] == "list", func(a *app) error {
-		return codeError(cmdApprovals(ctx, a.approvals, args, p.stdout, p.stderr))
-	})
-}
-
-// grantsCommand is "picket grants".
-func (p *program) grantsCommand(ctx context.Context, args []string) error {
-	return p.withData(ctx, len(args) == 0 || args[0] == "list", func(a *app) error {
-		return codeError(cmdGrants(ctx, a.approvals, args, p.stdout, p.stderr))
-	})
+// approvalsCommand is "picket approvals" and "picket grants".
+func (p *program) approvalsCommand(ctx context.Context, parse func([]string) (approvalsAction, bool, error), args []string) error {
+	do, list, err := parse(args)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	return p.withData(ctx, list, func(a *app) error { return do(ctx, a.approvals, p.stdout, p.stderr) })
 }
 
 func codeError(code int) error {
@@ -143,6 +138,7 @@ func (a *app) explain(args []string) error {
 	if err != nil {
 		return usageErrorf("%v", err)
 	}
+	a.reads = true
 	if err := a.facts(); err != nil {
 		return err
 	}
@@ -173,9 +169,9 @@ func (a *app) explain(args []string) error {
 		d = a.policy.Decide(in)
 	}
 	if e.JSON {
-		return a.prog.print(string(explainJSON(&in, d)))
+		return a.prog.print(jsonText(explain(&in, d)) + "\n")
 	}
-	printExplain(a.prog.stdout, &in, d)
+	explain(&in, d).print(a.prog.stdout, in.Judgement.Summary, d.Narrow)
 	return nil
 }
 
@@ -342,6 +338,13 @@ func (a *app) auditMend(ctx context.Context, verb string) error {
 			}
 		}
 		return err
+	}
+	r, err := verifyLog(a.folders.Data)
+	if err != nil {
+		return err
+	}
+	if r.Status == auditTampered {
+		return errors.New("the log was tampered with, which cannot be accepted: picket audit verify shows where, and picket audit restart sets it aside")
 	}
 	log, err := openAudit(a.folders.Data)
 	if err != nil {

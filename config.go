@@ -1,26 +1,23 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
-	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/net/http/httpguts"
 )
 
 // defaultSettings is what "config init" writes. The defaults are read from it,
@@ -30,9 +27,8 @@ import (
 var defaultSettings []byte
 
 // config holds the settings. The tags say what a value must be: json is its key,
-// one lists the values allowed, range bounds a number (in seconds for a
-// duration), is names a check (of each element of a list or map), mark is what
-// redaction calls a secret.
+// one lists the values allowed, range bounds a number, is names a check (of each
+// element of a list or map), mark is what redaction calls a secret.
 type config struct {
 	Model     modelConfig     `json:"model"`
 	Agent     agentConfig     `json:"agent"`
@@ -53,10 +49,9 @@ type config struct {
 	VaultKey Secret   `json:"-"` // from PICKET_VAULT_KEY only
 	Notes    []string `json:"-"` // lines for stderr
 
-	origin  map[string]string // by leaf key: where its value came from
-	lines   *settingsReader   // of the file, nil if there is none
+	origin  map[string]string // by key: where its value came from
+	file    *settingsReader
 	folders folders
-	live    liveSwitches
 }
 
 type modelConfig struct {
@@ -67,7 +62,7 @@ type modelConfig struct {
 	ContextTokens int               `json:"context_tokens" range:"2048..100000000"`
 	MaxTokens     int               `json:"max_tokens" range:"0..100000000"` // 0 is the server's own
 	Temperature   *float64          `json:"temperature" range:"0..2"`        // nil is the server's own
-	Timeout       time.Duration     `json:"timeout" range:"1..86400"`        // between bytes
+	Timeout       time.Duration     `json:"timeout" range:"1s..1d"`          // between bytes
 	Retries       int               `json:"retries" range:"0..100"`
 }
 
@@ -86,7 +81,6 @@ type sentinelConfig struct {
 	EgressAllowlist []string     `json:"egress_allowlist" is:"hostPattern"` // HOST or *.HOST, lower case
 }
 
-// ruleConfig is one rule as it stands in the settings.
 type ruleConfig struct {
 	Tool    string            `json:"tool" is:"filled"`
 	Match   map[string]string `json:"match"`
@@ -105,7 +99,7 @@ type sandboxConfig struct {
 }
 
 type approvalsConfig struct {
-	Timeout time.Duration `json:"timeout" range:"1..31536000"`
+	Timeout time.Duration `json:"timeout" range:"1s..365d"`
 	Notify  []string      `json:"notify" is:"filled"` // argv
 }
 
@@ -142,9 +136,9 @@ type mcpConfig struct {
 type mcpServer struct {
 	Command string            `json:"command"`
 	Args    []string          `json:"args"`
-	Env     map[string]Secret `json:"env" is:"envName" mark:"MCP variable"`
+	Env     map[string]Secret `json:"env" is:"envName"`
 	URL     string            `json:"url" is:"httpURL"`
-	Headers map[string]Secret `json:"headers" is:"header" mark:"MCP header"`
+	Headers map[string]Secret `json:"headers" is:"header"`
 
 	Network          bool     `json:"network"`
 	ReadOnly         []string `json:"read_only" is:"absPath"`
@@ -155,9 +149,7 @@ type mcpServer struct {
 	ReadsUntrusted   bool     `json:"reads_untrusted"`
 }
 
-func (s *mcpServer) setDefaults() {
-	*s = mcpServer{Risk: "moderate", Egress: "unknown", ReadsPrivateData: true, ReadsUntrusted: true}
-}
+var defaultServer = mcpServer{Risk: "moderate", Egress: "unknown", ReadsPrivateData: true, ReadsUntrusted: true}
 
 type browserConfig struct {
 	Enabled bool   `json:"enabled"`
@@ -169,8 +161,8 @@ type memoryConfig struct {
 }
 
 type auditConfig struct {
-	RotateBytes byteSize      `json:"rotate_bytes" range:"65536..1099511627776"`
-	Keep        time.Duration `json:"keep" range:"86400..3153600000"`
+	RotateBytes byteSize      `json:"rotate_bytes" range:"64KiB..1TiB"`
+	Keep        time.Duration `json:"keep" range:"1d..36500d"`
 }
 
 // A Secret is a setting that is never shown: every way of printing or encoding
@@ -180,10 +172,10 @@ type Secret string
 // Reveal returns the value itself. What it goes to must not be kept or shown.
 func (s Secret) Reveal() string { return string(s) }
 
-var wholePlaceholder = regexp.MustCompile(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
+var wholePlaceholder = lazyRegexp(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
 
 // Placeholder reports whether the value is the name of one in the vault.
-func (s Secret) Placeholder() bool { return wholePlaceholder.MatchString(string(s)) }
+func (s Secret) Placeholder() bool { return wholePlaceholder().MatchString(string(s)) }
 
 func (s Secret) String() string {
 	if s == "" || s.Placeholder() {
@@ -196,7 +188,7 @@ func (s Secret) String() string {
 func (s Secret) Format(f fmt.State, _ rune) { io.WriteString(f, s.String()) }
 
 // MarshalJSON encodes the mask.
-func (s Secret) MarshalJSON() ([]byte, error) { return marshalPlain(s.String()) }
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
 // overrides lists the settings that the environment and flags can give.
 var overrides = []struct{ key, env, flag string }{
@@ -223,47 +215,43 @@ const (
 // where the fault stands, and then nothing may run.
 func loadConfig(f folders, getenv func(string) string, flags map[string]string) (*config, error) {
 	c := &config{folders: f, origin: map[string]string{}}
-	if _, err := readSettings("defaults", defaultSettings, c); err != nil {
-		return nil, fmt.Errorf("picket's own defaults: %v", err)
+	if _, err := readSettings("picket's own defaults", defaultSettings, c); err != nil {
+		return nil, err
 	}
-	for _, l := range c.leaves() {
-		c.origin[l.key] = fromDefault
+	text, err := readSmallFile(f.configFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = []byte("{}"), nil
 	}
-	path := f.configFile()
-	text, err := readSmallFile(path)
 	if err == nil {
-		if c.lines, err = readSettings(path, text, c); err == nil {
-			err = c.validate()
-		}
-	} else if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+		c.file, err = readSettings(f.configFile(), text, c)
+	}
+	if err == nil {
+		err = c.validate()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if c.lines != nil {
-		for _, l := range c.leaves() {
-			if _, ok := c.lines.where[l.key]; ok {
-				c.origin[l.key] = fromFile
-			}
+	for _, l := range c.leaves() {
+		if c.origin[l.key] = fromDefault; c.file.where[l.key] > 0 {
+			c.origin[l.key] = fromFile
 		}
 	}
-	bound := c.Model.BaseURL
+	fileURL := c.Model.BaseURL
 	for _, o := range overrides {
-		if v := getenv(o.env); o.env != "" && v != "" {
-			if err := c.setText(o.key, v, fromEnv, o.env); err != nil {
-				return nil, err
-			}
+		if err := c.set(o.key, getenv(o.env), fromEnv, o.env); err != nil {
+			return nil, err
 		}
 	}
-	fileBound, envBound := bound, c.Model.BaseURL
-	for name, v := range flags {
-		i := slices.IndexFunc(overrides, func(o struct{ key, env, flag string }) bool { return o.flag == name })
-		if i < 0 {
-			return nil, fmt.Errorf("%s: sets nothing", name)
-		}
-		if err := c.setText(overrides[i].key, v, fromFlag, name); err != nil {
+	envURL := c.Model.BaseURL
+	for _, o := range overrides {
+		if err := c.set(o.key, flags[o.flag], fromFlag, o.flag); err != nil {
 			return nil, err
+		}
+	}
+	c.Workspace = f.expand(c.Workspace)
+	for _, list := range [][]string{c.Roots, c.Sandbox.Writable, c.Sandbox.ReadOnly} {
+		for i := range list {
+			list[i] = f.expand(list[i])
 		}
 	}
 	if c.VaultKey = Secret(getenv("PICKET_VAULT_KEY")); c.VaultKey != "" {
@@ -272,53 +260,45 @@ func loadConfig(f folders, getenv func(string) string, flags map[string]string) 
 			return nil, errors.New("PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and a path")
 		}
 	}
-	c.bindKeys(fileBound, envBound)
+	c.bindKeys(fileURL, envURL)
 	_, err = c.switches()
 	return c, err
 }
 
 // bindKeys drops the model's key and headers unless they were set for the
 // server that is in force: what the file holds is for the file's base_url, what
-// the environment holds for its own or else the file's.
+// the environment holds for its own or else the file's or else any.
 func (c *config) bindKeys(fileURL, envURL string) {
 	now := urlOrigin(c.Model.BaseURL)
-	drop := func(what, was string) {
-		if was = urlOrigin(was); was == "" {
-			was = "no base_url"
+	goes := func(what, was string) bool {
+		if was = urlOrigin(was); now == "" || was == now {
+			return true
 		}
-		c.Notes = append(c.Notes, fmt.Sprintf("%s was set for %s and is not sent to %s", what, was, now))
+		c.Notes = append(c.Notes, fmt.Sprintf("%s was set for %s and is not sent to %s", what, cmp.Or(was, "no base_url"), now))
+		return false
 	}
-	if k := c.Model.APIKey; k != "" && now != "" {
-		switch {
-		case c.origin["model.api_key"] == fromFile && urlOrigin(fileURL) != now:
-			drop("model.api_key", fileURL)
-			c.Model.APIKey = ""
-		case c.origin["model.api_key"] == fromEnv && envURL != "" && urlOrigin(envURL) != now:
-			drop("PICKET_API_KEY", envURL)
-			c.Model.APIKey = ""
-		}
+	key, was := "model.api_key", fileURL
+	if c.origin[key] == fromEnv {
+		key, was = "PICKET_API_KEY", cmp.Or(envURL, c.Model.BaseURL)
 	}
-	if len(c.Model.Headers) > 0 && now != "" && urlOrigin(fileURL) != now {
-		drop("model.headers", fileURL)
+	if c.Model.APIKey != "" && !goes(key, was) {
+		c.Model.APIKey = ""
+	}
+	if len(c.Model.Headers) > 0 && !goes("model.headers", fileURL) {
 		c.Model.Headers = nil
 	}
 }
 
 // urlOrigin returns scheme, host and port of a checked URL, "" of none.
 func urlOrigin(s string) string {
-	u, err := url.Parse(s)
+	u, err := url.Parse(strings.ToLower(s))
 	if err != nil || u.Host == "" {
 		return ""
 	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[strings.ToLower(u.Scheme)]
+	if u.Port() == "" {
+		u.Host = strings.TrimSuffix(u.Host, ":") + map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
 	}
-	host := strings.ToLower(u.Hostname())
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return strings.ToLower(u.Scheme) + "://" + host + ":" + port
+	return u.Scheme + "://" + u.Host
 }
 
 // validate checks what concerns several settings of the file at once.
@@ -345,10 +325,8 @@ func (c *config) validate() error {
 // fault is an error about a setting, with the place in the file if it stands
 // there. A list element is named as in "sentinel.rules[0]".
 func (c *config) fault(key, format string, args ...any) error {
-	if c.lines != nil {
-		if at, ok := c.lines.where[key]; ok {
-			return c.lines.fail(at, key, format, args...)
-		}
+	if at, ok := c.file.where[key]; ok {
+		return c.file.fail(at, key, format, args...)
 	}
 	return fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...))
 }
@@ -362,8 +340,7 @@ type leaf struct {
 
 func (c *config) leaves() []leaf { return leavesOf(reflect.ValueOf(c).Elem(), "") }
 
-func leavesOf(v reflect.Value, prefix string) []leaf {
-	var out []leaf
+func leavesOf(v reflect.Value, prefix string) (out []leaf) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		name := f.Tag.Get("json")
@@ -378,26 +355,33 @@ func leavesOf(v reflect.Value, prefix string) []leaf {
 	return out
 }
 
-// setText gives a setting its value as text, from the variable or flag named.
-func (c *config) setText(key, text, origin, name string) error {
-	for _, l := range c.leaves() {
-		if l.key != key {
-			continue
-		}
-		err := setFromText(l.val, text)
-		if err == nil {
-			err = checkSetting(l.val, l.tag)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %v", name, err)
-		}
-		c.origin[key] = origin
+// set gives a setting its value as text, unless that is empty, from the variable
+// or flag named. A list is split at commas.
+func (c *config) set(key, text, origin, name string) error {
+	if text == "" || name == "" {
 		return nil
 	}
-	return fmt.Errorf("%s: there is no setting %s", name, key)
+	var v any = text
+	if n, err := strconv.Atoi(text); err == nil && key == "agent.max_steps" {
+		v = n
+	} else if key == "server.listen" {
+		v = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	for _, part := range slices.Backward(strings.Split(key, ".")) {
+		v = map[string]any{part: v}
+	}
+	doc, err := json.Marshal(v)
+	if err == nil {
+		_, err = readSettings(name, doc, c)
+	}
+	if e := (*settingError)(nil); errors.As(err, &e) {
+		err = fmt.Errorf("%s: %s", name, e.Msg)
+	}
+	c.origin[key] = origin
+	return err
 }
 
-// inForce lists every setting as "key", its value in JSON with secrets masked,
+// inForce lists every setting as its key, its value in JSON with secrets masked,
 // and its origin; with what has been switched.
 func (c *config) inForce() ([][3]string, error) {
 	sw, err := c.switches()
@@ -407,7 +391,7 @@ func (c *config) inForce() ([][3]string, error) {
 	var out [][3]string
 	for _, l := range c.leaves() {
 		v, from := l.val.Interface(), c.origin[l.key]
-		if s, ok := sw.switched[l.key]; ok {
+		if s, ok := sw.switched[l.key]; ok && !c.given(l.key) {
 			v, from = s, fromSwitches
 		}
 		if d, ok := v.(time.Duration); ok {
@@ -425,19 +409,16 @@ func (c *config) inForce() ([][3]string, error) {
 // show prints the settings in force, each with its origin; secrets are masked.
 func (c *config) show(w io.Writer) error {
 	list, err := c.inForce()
-	if err != nil {
-		return err
-	}
-	key := [3]string{"PICKET_VAULT_KEY", strconv.Quote(c.VaultKey.String()), fromDefault}
+	from := fromDefault
 	if c.VaultKey != "" {
-		key[2] = fromEnv
+		from = fromEnv
 	}
-	for _, l := range append(list, key) {
-		if _, err := fmt.Fprintf(w, "%-28s %-11s  %s\n", l[0], l[2], printable(l[1])); err != nil {
-			return err
+	for _, l := range append(list, [3]string{"PICKET_VAULT_KEY", strconv.Quote(c.VaultKey.String()), from}) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%-28s %-11s  %s\n", l[0], l[2], printable(l[1]))
 		}
 	}
-	return nil
+	return err
 }
 
 // digest identifies the settings in force but for the secrets, which are in it
@@ -448,10 +429,13 @@ func (c *config) digest() (string, error) {
 	for _, l := range list {
 		fmt.Fprintf(h, "%s=%s\n", l[0], l[1])
 	}
-	return hex.EncodeToString(h.Sum(nil)), err
+	return fmt.Sprintf("%x", h.Sum(nil)), err
 }
 
-var credentialName = regexp.MustCompile(`(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|SESSION`)
+var (
+	credentialName = lazyRegexp(`(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|SESSION`)
+	authScheme     = lazyRegexp(`^[A-Za-z][A-Za-z0-9_-]* (.+)$`) // Bearer …
+)
 
 // secrets lists what stands in the settings in clear and must not be shown
 // anywhere. Of headers and variables only those named like a credential count:
@@ -463,13 +447,13 @@ func (c *config) secrets() []secretValue {
 			return
 		}
 		out = append(out, secretValue{Value: s.Reveal(), Mark: mark})
-		if scheme, rest, ok := strings.Cut(s.Reveal(), " "); ok && rest != "" && httpguts.ValidHeaderFieldName(scheme) {
-			out = append(out, secretValue{Value: rest, Mark: mark}) // "Bearer …"
+		if m := authScheme().FindStringSubmatch(s.Reveal()); m != nil {
+			out = append(out, secretValue{Value: m[1], Mark: mark})
 		}
 	}
 	addMap := func(m map[string]Secret, mark string) {
 		for name, s := range m {
-			if credentialName.MatchString(name) {
+			if credentialName().MatchString(name) {
 				add(s, mark+" "+name)
 			}
 		}
@@ -492,90 +476,66 @@ func (c *config) secrets() []secretValue {
 	return out
 }
 
-// switchFile is what can be switched while picket runs, in switches.json.
-type switchFile struct {
-	Mode      string `json:"mode,omitempty" one:"ask strict auto"`
-	OpenAIAPI struct {
-		Enabled     *bool `json:"enabled,omitempty"`
-		AllowMemory *bool `json:"allow_memory,omitempty"`
-	} `json:"openai_api"`
-}
-
-// liveSwitches is switches.json as it was read last.
-type liveSwitches struct {
-	mu   sync.Mutex
-	info fs.FileInfo // nil: there was no file
-	file switchFile
-	err  error
-}
-
-// switchState is what is in force now.
+// switchState is what can be switched while picket runs, as it is now. The keys
+// of switches.json are those of the settings.
 type switchState struct {
-	Mode             string
-	API, AllowMemory bool
-	switched         map[string]any // by key, what the file decided
+	Mode        string `json:"sentinel.mode" one:"ask strict auto"`
+	API         bool   `json:"openai_api.enabled"`
+	AllowMemory bool   `json:"openai_api.allow_memory"`
+
+	switched map[string]any // by key: what the file says
 }
 
-// switches returns what is in force, reading switches.json again if it has
-// changed. With an error it is the narrowest: strict, and no API.
+func (c *config) switchFile() string { return filepath.Join(c.folders.Data, "switches.json") }
+
+// switches returns what is in force by the settings and switches.json, which is
+// read each time. With an error it is the narrowest: strict, and no API.
 func (c *config) switches() (switchState, error) {
-	l := &c.live
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	path := filepath.Join(c.folders.Data, "switches.json")
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		l.info, l.file, l.err = nil, switchFile{}, nil
-	case err != nil:
-		l.info, l.err = nil, err
-	case l.info == nil || !os.SameFile(info, l.info) || info.Size() != l.info.Size() || !info.ModTime().Equal(l.info.ModTime()):
-		l.info, l.file = info, switchFile{}
-		var text []byte
-		if text, l.err = readSmallFile(path); l.err == nil {
-			_, l.err = readSettings(path, text, &l.file)
+	st := switchState{c.Sentinel.Mode, c.OpenAIAPI.Enabled, c.OpenAIAPI.AllowMemory, map[string]any{}}
+	text, err := readSmallFile(c.switchFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return st, nil
+	}
+	var r *settingsReader
+	if err == nil {
+		r, err = readSettings(c.switchFile(), text, &st)
+	}
+	if err != nil {
+		return switchState{Mode: "strict"}, err
+	}
+	for _, l := range leavesOf(reflect.ValueOf(&st).Elem(), "") {
+		if r.where[l.key] > 0 {
+			st.switched[l.key] = l.val.Interface()
 		}
 	}
-	if l.err != nil {
-		return switchState{Mode: "strict"}, l.err
-	}
-	st := switchState{c.Sentinel.Mode, c.OpenAIAPI.Enabled, c.OpenAIAPI.AllowMemory, map[string]any{}}
-	if from := c.origin["sentinel.mode"]; l.file.Mode != "" && from != fromEnv && from != fromFlag {
-		st.Mode, st.switched["sentinel.mode"] = l.file.Mode, l.file.Mode
-	}
-	if p := l.file.OpenAIAPI.Enabled; p != nil {
-		st.API, st.switched["openai_api.enabled"] = *p, *p
-	}
-	if p := l.file.OpenAIAPI.AllowMemory; p != nil {
-		st.AllowMemory, st.switched["openai_api.allow_memory"] = *p, *p
+	if c.given("sentinel.mode") {
+		st.Mode = c.Sentinel.Mode
 	}
 	return st, nil
 }
 
-// setSwitch changes one of mode, openai_api.enabled and
-// openai_api.allow_memory in switches.json and returns the old and new state.
-// The caller holds the lock of that file.
+// given reports whether a setting came with this run, which goes before
+// switches.
+func (c *config) given(key string) bool { return c.origin[key] == fromEnv || c.origin[key] == fromFlag }
+
+// setSwitch changes one value in switches.json and returns the old and new
+// state. The caller holds the lock of that file.
 func (c *config) setSwitch(key, value string) (before, after switchState, err error) {
 	if before, err = c.switches(); err != nil {
 		return before, before, err
 	}
-	c.live.mu.Lock()
-	next := c.live.file
-	c.live.mu.Unlock()
-	on := value == "true"
+	next := maps.Clone(before.switched)
 	switch {
-	case key == "mode" && slices.Contains([]string{"ask", "strict", "auto"}, value):
-		next.Mode = value
-	case key == "openai_api.enabled" && (on || value == "false"):
-		next.OpenAIAPI.Enabled = &on
-	case key == "openai_api.allow_memory" && (on || value == "false"):
-		next.OpenAIAPI.AllowMemory = &on
+	case key == "sentinel.mode" && slices.Contains([]string{"ask", "strict", "auto"}, value):
+		next[key] = value
+	case (key == "openai_api.enabled" || key == "openai_api.allow_memory") && (value == "true" || value == "false"):
+		next[key] = value == "true"
 	default:
 		return before, before, fmt.Errorf("%q cannot be switched to %q", key, value)
 	}
-	text, err := marshalPlain(next)
+	text, err := json.Marshal(next)
 	if err == nil {
-		err = replaceFile(filepath.Join(c.folders.Data, "switches.json"), append(text, '\n'))
+		err = writeFileAtomic(c.switchFile(), append(text, '\n'))
 	}
 	if err != nil {
 		return before, before, err

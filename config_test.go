@@ -198,15 +198,15 @@ func TestFaultsInTheFile(t *testing.T) {
 		{"negative duration", `{"approvals": {"timeout": "-1h"}}`, `:1:27: approvals.timeout: must be a duration in quotes, such as "90s", "3m", "1h" or "200d"`},
 		{"no duration at all", `{"approvals": {"timeout": "0s"}}`, `:1:27: approvals.timeout: must be from 1s to 365d`},
 		{"size", `{"audit": {"rotate_bytes": "64 mb"}}`, `:1:28: audit.rotate_bytes: must be a number of bytes or a text such as "64MiB"`},
-		{"size too small", `{"audit": {"rotate_bytes": "1KiB"}}`, `:1:28: audit.rotate_bytes: must be from 65536 to 1099511627776`},
+		{"size too small", `{"audit": {"rotate_bytes": "1KiB"}}`, `:1:28: audit.rotate_bytes: must be from 64KiB to 1TiB`},
 		{"temperature", `{"model": {"temperature": 3}}`, `:1:27: model.temperature: must be from 0 to 2`},
-		{"empty host", `{"sentinel": {"egress_allowlist": [""]}}`, `:1:36: sentinel.egress_allowlist[0]: "" is no host, and no *.DOMAIN, in small ASCII letters`},
-		{"every host", `{"sentinel": {"egress_allowlist": ["*"]}}`, `:1:36: sentinel.egress_allowlist[0]: "*" is no host, and no *.DOMAIN, in small ASCII letters`},
-		{"every host of a top domain", `{"sentinel": {"egress_allowlist": ["a.b", "*.com"]}}`, `:1:43: sentinel.egress_allowlist[1]: "*.com" is too wide`},
-		{"star in the middle", `{"sentinel": {"egress_allowlist": ["a.*.com"]}}`, `:1:36: sentinel.egress_allowlist[0]: "a.*.com" is no host, and no *.DOMAIN, in small ASCII letters`},
+		{"empty host", `{"sentinel": {"egress_allowlist": [""]}}`, `:1:36: sentinel.egress_allowlist[0]: "" is no host, and no *.DOMAIN of two labels or more, in small ASCII letters`},
+		{"every host", `{"sentinel": {"egress_allowlist": ["*"]}}`, `:1:36: sentinel.egress_allowlist[0]: "*" is no host, and no *.DOMAIN of two labels or more, in small ASCII letters`},
+		{"every host of a top domain", `{"sentinel": {"egress_allowlist": ["a.b", "*.com"]}}`, `:1:43: sentinel.egress_allowlist[1]: "*.com" is no host, and no *.DOMAIN of two labels or more`},
+		{"star in the middle", `{"sentinel": {"egress_allowlist": ["a.*.com"]}}`, `:1:36: sentinel.egress_allowlist[0]: "a.*.com" is no host, and no *.DOMAIN of two labels or more, in small ASCII letters`},
 		{"host in capitals", `{"sentinel": {"egress_allowlist": ["GitHub.com"]}}`, `:1:36: sentinel.egress_allowlist[0]: "GitHub.com" is no host`},
 		{"host as people write it", `{"sentinel": {"egress_allowlist": ["*.bücher.de"]}}`, `:1:36: sentinel.egress_allowlist[0]: "*.bücher.de" is no host`},
-		{"URL for host", `{"sentinel": {"egress_allowlist": ["https://a.b"]}}`, `:1:36: sentinel.egress_allowlist[0]: "https://a.b" is no host, and no *.DOMAIN, in small ASCII letters`},
+		{"URL for host", `{"sentinel": {"egress_allowlist": ["https://a.b"]}}`, `:1:36: sentinel.egress_allowlist[0]: "https://a.b" is no host, and no *.DOMAIN of two labels or more, in small ASCII letters`},
 		{"server for all", `{"server": {"listen": ["0.0.0.0:80"]}}`, `:1:24: server.listen[0]: "0.0.0.0:80" is no loopback address: picket listens on 127.0.0.1, [::1] or localhost and a port only`},
 		{"server by an empty host", `{"server": {"listen": [":80"]}}`, `:1:24: server.listen[0]: ":80" is no loopback address: picket listens on 127.0.0.1, [::1] or localhost and a port only`},
 		{"server without a port", `{"server": {"listen": ["localhost"]}}`, `:1:24: server.listen[0]: "localhost" is no loopback address`},
@@ -229,8 +229,8 @@ func TestFaultsInTheFile(t *testing.T) {
 		{"empty", ` `, `:1:2: the file ends too early`},
 		{"no object", `[]`, `:1:1: must be an object in { }`},
 		{"more behind", `{} {}`, `:1:4: there is text after the settings`},
-		{"not UTF-8", "{\"workspace\": \"/\xff\"}", `:1:17: the file is not valid UTF-8`},
-		{"half of a surrogate pair", `{"workspace": "/\ud800"}`, `:1:15: workspace: a text holds NUL, U+FFFD or half of a surrogate pair`},
+		{"not UTF-8", "{\"workspace\": \"/\xff\"}", `:1:15: workspace: a text holds NUL, U+FFFD, half of a surrogate pair or what is not UTF-8`},
+		{"half of a surrogate pair", `{"workspace": "/\ud800"}`, `:1:15: workspace: a text holds NUL, U+FFFD, half of a surrogate pair`},
 		{"columns count characters", "{\"agent\": {\"instructions\": \"äöü€\", \"x\": 1}}", `:1:36: agent.x: unknown key`},
 		{"vault key", `{"vault_key": "x"}`, `:1:2: vault_key: unknown key`},
 		{"the key of no setting", `{"-": "x"}`, `:1:2: -: unknown key`},
@@ -281,7 +281,7 @@ func TestPrecedence(t *testing.T) {
 		}
 	}
 	want(origins(env(), nil), "of-file strict file")
-	os.WriteFile(filepath.Join(f.Data, "switches.json"), []byte(`{"mode": "auto"}`), 0o600)
+	os.WriteFile(filepath.Join(f.Data, "switches.json"), []byte(`{"sentinel.mode": "auto"}`), 0o600)
 	want(origins(env(), nil), "of-file auto switches")
 	want(origins(env("PICKET_MODE", "ask", "PICKET_MODEL", "of-env"), nil), "of-env ask environment")
 	want(origins(env("PICKET_MODE", "", "PICKET_MODEL", ""), nil), "of-file auto switches")
@@ -309,7 +309,7 @@ func TestSwitches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, after, err := c.setSwitch("mode", "auto")
+	before, after, err := c.setSwitch("sentinel.mode", "auto")
 	if err != nil || before.Mode != "ask" || after.Mode != "auto" {
 		t.Fatalf("%v %v %v", before, after, err)
 	}
@@ -323,7 +323,7 @@ func TestSwitches(t *testing.T) {
 	if sw, err := c.switches(); err != nil || !sw.API || sw.Mode != "auto" || sw.AllowMemory {
 		t.Errorf("the change of another process is not seen: %+v %v", sw, err)
 	}
-	for _, bad := range [][2]string{{"mode", "yolo"}, {"openai_api.enabled", "yes"}, {"model.name", "x"}} {
+	for _, bad := range [][2]string{{"sentinel.mode", "yolo"}, {"openai_api.enabled", "yes"}, {"model.name", "x"}} {
 		if _, _, err := c.setSwitch(bad[0], bad[1]); err == nil {
 			t.Errorf("%v was taken", bad)
 		}
@@ -335,7 +335,7 @@ func TestSwitches(t *testing.T) {
 	if list, _ := os.ReadDir(f.Data); len(list) != 1 {
 		t.Errorf("left behind: %v", list)
 	}
-	os.WriteFile(path, []byte(`{"mode": "auto", "openai_api": {"enabled": true}, "x": 1}`), 0o600)
+	os.WriteFile(path, []byte(`{"sentinel.mode": "auto", "openai_api.enabled": true, "x": 1}`), 0o600)
 	if sw, err := c.switches(); err == nil || sw.Mode != "strict" || sw.API {
 		t.Errorf("a damaged file leaves %+v %v", sw, err)
 	}

@@ -45,41 +45,34 @@ func useLocal(t *testing.T, bases ...string) {
 
 func TestChooseModel(t *testing.T) {
 	const nobody = "http://127.0.0.1:1/v1"
-	listed, _ := modelServer(t, `{"data":[{"id":"text-embedding-3"},{"id":"big"}]}`)
 	useLocal(t, nobody)
 	type env = map[string]string
+	const rehearsal = "http://rehearsal.invalid/v1"
+	header := map[string]string{"api-key": "x"}
 	for _, test := range []struct {
-		name, flagModel, flagBase string
-		cfg                       modelSettings
-		env                       env
-		kind, model, base, key    string
-		why                       string
+		name                   string
+		set                    modelSettings
+		env                    env
+		kind, model, base, key string
+		why                    string
 	}{
-		{name: "nothing is set", kind: "rehearsal", model: "rehearsal", base: "http://rehearsal.invalid/v1", why: "not a language model"},
-		{name: "rehearsal by flag", flagModel: "rehearsal", env: env{"OPENAI_API_KEY": "k"}, kind: "rehearsal", model: "rehearsal", base: "http://rehearsal.invalid/v1", why: "the command line"},
-		{name: "rehearsal beats the file", flagModel: "rehearsal", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "rehearsal", model: "rehearsal", base: "http://rehearsal.invalid/v1"},
-		{name: "the file", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "configured", model: "n", base: "https://a.example/v1", key: "fk", why: "the settings"},
-		{name: "the environment beats the file", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, env: env{"PICKET_MODEL": "e", "PICKET_BASE_URL": "https://b.example/v1", "PICKET_API_KEY": "ek"}, kind: "configured", model: "e", base: "https://b.example/v1", key: "ek", why: "the environment"},
-		{name: "flags beat all", flagModel: "f", flagBase: "https://c.example/v1", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, env: env{"PICKET_MODEL": "e", "PICKET_BASE_URL": "https://b.example/v1", "PICKET_API_KEY": "ek"}, kind: "configured", model: "f", base: "https://c.example/v1", why: "no API key is sent"},
-		{name: "the file's key is for the file's server", flagBase: "https://c.example/v1", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "configured", model: "n", base: "https://c.example/v1", why: "no API key is sent"},
-		{name: "another path is the same origin", flagBase: "https://A.example:443/v2", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "configured", model: "n", base: "https://A.example:443/v2", key: "fk"},
-		{name: "another scheme is another origin", flagBase: "http://a.example/v1", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "configured", model: "n", base: "http://a.example/v1"},
-		{name: "another port is another origin", flagBase: "https://a.example:8443/v1", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "configured", model: "n", base: "https://a.example:8443/v1"},
-		{name: "the environment's key for the file's server", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1"}, env: env{"PICKET_API_KEY": "ek"}, kind: "configured", model: "n", base: "https://a.example/v1", key: "ek"},
-		{name: "the environment's key beside a flag", flagModel: "n", flagBase: "https://c.example/v1", env: env{"PICKET_API_KEY": "ek"}, kind: "configured", model: "n", base: "https://c.example/v1", key: "ek"},
-		{name: "the environment's URL, the file's key", cfg: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, env: env{"PICKET_BASE_URL": "https://b.example/v1"}, kind: "configured", model: "n", base: "https://b.example/v1"},
-		{name: "a key alone is OpenAI's", cfg: modelSettings{Name: "n", APIKey: "fk"}, kind: "configured", model: "n", base: openaiBase, key: "fk"},
+		{name: "nothing is set", kind: "rehearsal", model: "rehearsal", base: rehearsal, why: "not a language model"},
+		{name: "rehearsal", set: modelSettings{Name: "rehearsal"}, env: env{"OPENAI_API_KEY": "k"}, kind: "rehearsal", model: "rehearsal", base: rehearsal, why: "set by the flag"},
+		{name: "rehearsal beside a server", set: modelSettings{Name: "rehearsal", BaseURL: "https://a.example/v1", APIKey: "fk", Headers: header}, kind: "rehearsal", model: "rehearsal", base: rehearsal},
+		{name: "a server and its key", set: modelSettings{Name: "n", BaseURL: "https://a.example/v1", APIKey: "fk"}, kind: "configured", model: "n", base: "https://a.example/v1", key: "fk", why: "model n at https://a.example, set by the flag"},
+		{name: "a server without a key", set: modelSettings{Name: "n", BaseURL: "https://a.example/v1"}, kind: "configured", model: "n", base: "https://a.example/v1"},
+		{name: "a key alone is OpenAI's", set: modelSettings{Name: "n", APIKey: "fk"}, kind: "configured", model: "n", base: openaiBase, key: "fk"},
 		{name: "OpenAI's variables", env: env{"OPENAI_API_KEY": "ok"}, kind: "openai", model: openaiDefault, base: openaiBase, key: "ok", why: "OPENAI_API_KEY"},
-		{name: "OpenAI's variables, another server", flagModel: "n", env: env{"OPENAI_API_KEY": "ok", "OPENAI_BASE_URL": "https://o.example/v1"}, kind: "openai", model: "n", base: "https://o.example/v1", key: "ok"},
-		{name: "OpenAI's key is not for others", flagModel: "n", flagBase: "https://c.example/v1", env: env{"OPENAI_API_KEY": "ok"}, kind: "configured", model: "n", base: "https://c.example/v1"},
-		{name: "no name: the server's first that chats", flagBase: listed, kind: "configured", model: "big", base: listed},
+		{name: "OpenAI's variables, another server", set: modelSettings{Name: "n", Headers: header}, env: env{"OPENAI_API_KEY": "ok", "OPENAI_BASE_URL": "https://o.example/v1"}, kind: "openai", model: "n", base: "https://o.example/v1", key: "ok"},
+		{name: "OpenAI's key is not for others", set: modelSettings{Name: "n", BaseURL: "https://c.example/v1"}, env: env{"OPENAI_API_KEY": "ok"}, kind: "configured", model: "n", base: "https://c.example/v1"},
+		{name: "a key of picket's own beats OpenAI's", set: modelSettings{Name: "n", APIKey: "fk"}, env: env{"OPENAI_API_KEY": "ok", "OPENAI_BASE_URL": "https://o.example/v1"}, kind: "configured", model: "n", base: openaiBase, key: "fk"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := chooseModel(t.Context(), test.flagModel, test.flagBase, test.cfg, func(k string) string { return test.env[k] })
+			c, err := chooseModel(t.Context(), test.set, fromFlag, func(k string) string { return test.env[k] })
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s := c.Settings; c.Kind != test.kind || s.Name != test.model || s.BaseURL != test.base || s.APIKey != test.key || !strings.Contains(c.Why, test.why) {
+			if s := c.Settings; c.Kind != test.kind || s.Name != test.model || s.BaseURL != test.base || s.APIKey != test.key || s.Headers != nil || !strings.Contains(c.Why, test.why) {
 				t.Errorf("%+v", c)
 			}
 			if strings.Contains(c.Why, "\n") || test.key != "" && strings.Contains(c.Why, test.key+" ") {
@@ -90,14 +83,7 @@ func TestChooseModel(t *testing.T) {
 			}
 		})
 	}
-	cfg := modelSettings{Name: "n", BaseURL: "https://a.example/v1", Headers: map[string]string{"api-key": "x"}}
-	if c, err := chooseModel(t.Context(), "", "https://c.example/v1", cfg, func(string) string { return "" }); err != nil || c.Settings.Headers != nil {
-		t.Errorf("headers went along: %+v, %v", c, err)
-	}
-	if _, err := chooseModel(t.Context(), "", nobody, modelSettings{}, func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "--model") {
-		t.Errorf("no name and no server: %v", err)
-	}
-	if _, err := chooseModel(t.Context(), "qwen3", "", modelSettings{}, func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "qwen3") {
+	if _, err := chooseModel(t.Context(), modelSettings{Name: "qwen3"}, fromFlag, func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "qwen3") {
 		t.Errorf("a name and no server: %v", err)
 	}
 }
@@ -136,8 +122,8 @@ func TestLocalServers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			useLocal(t, test.bases...)
-			cfg := modelSettings{Headers: map[string]string{"api-key": "x"}}
-			c, err := chooseModel(t.Context(), test.flag, "", cfg, func(string) string { return "" })
+			set := modelSettings{Name: test.flag, Headers: map[string]string{"api-key": "x"}}
+			c, err := chooseModel(t.Context(), set, fromFlag, func(string) string { return "" })
 			if err != nil || c.Kind != test.kind || c.Settings.Name != test.model || !strings.Contains(c.Why, test.why) || test.base != "" && c.Settings.BaseURL != test.base || c.Settings.Headers != nil {
 				t.Errorf("%+v, %v", c, err)
 			}

@@ -36,10 +36,11 @@ func (p *program) doctor(ctx context.Context) error {
 	if err == nil {
 		add("settings", nil, a.folders.configFile()+presence(a.folders.configFile()), "")
 		add("permissions", nil, "only you can reach the settings and data", "")
+		a.reads = true
 		err = a.facts()
 	}
 	if err != nil {
-		add("settings", err, "", "mend what the line names; picket config show prints the settings")
+		add("start", err, "", "mend what the line names")
 	} else {
 		a.checkModel(ctx, add)
 		a.checkBox(add)

@@ -1,263 +1,186 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
+	"reflect"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// How a record becomes a line: a lean encoder, since every call waits for it.
-
 const (
 	maxField = 8 << 10
 	maxLine  = 64 << 10 // with its newline
-	// What a line holds before its kind: prev, seq and ts.
-	maxPrefix = len(`{"prev":"","seq":,"ts":"","`) + 64 + 19 + len(timeLayout)
 )
 
-// encodeRecords returns, of each record's line, the part that does not depend on
-// its place in the log, from the kind on, with its newline.
-func encodeRecords(recs ...Record) []byte { return new(encoder).records(recs...) }
+// lineFields are what any line may have before its kind's own.
+var lineFields = [...]string{"run", "chat", "channel", "call"}
 
-func (e *encoder) records(recs ...Record) []byte {
-	for _, r := range recs {
-		// At the last step the worst that a record can hold is within the
-		// limit: a byte becomes at most 7 (see appendText), and a list has 9
-		// entries.
-		start := len(e.b)
-		for e.limit = maxField; ; e.limit /= 2 {
-			e.b = append(e.b[:start], `"kind":"`...)
-			e.b = append(append(e.b, r.Body.kind()...), '"')
-			e.some("run", r.Run).some("chat", r.Chat).some("channel", r.Channel).some("call", r.Call)
-			r.Body.fields(e)
-			e.b = append(e.b, "}\n"...)
-			if len(e.b)-start <= maxLine-maxPrefix || e.limit <= 128 {
-				break
-			}
-		}
-	}
-	return e.b
-}
-
-// An encoder appends the members of an object, each text cut to limit bytes. Its
-// methods return it.
+// An encoder appends JSON, each text in it cut to limit bytes.
 type encoder struct {
 	b     []byte
 	limit int
 }
 
-func (e *encoder) key(key string) {
-	b := e.b
-	if b[len(b)-1] != '{' {
-		b = append(b, ',')
-	}
-	b = append(append(b, '"'), key...)
-	e.b = append(b, '"', ':')
-}
-
-func (e *encoder) text(s string) {
-	if len(s) > e.limit {
-		s = cutText(s, e.limit)
-	}
-	e.b = appendText(e.b, s)
-}
-
-func (e *encoder) str(key, s string) *encoder {
-	e.key(key)
-	e.text(s)
-	return e
-}
-
-// some leaves an empty string out.
-func (e *encoder) some(key, s string) *encoder {
-	if s == "" {
-		return e
-	}
-	return e.str(key, s)
-}
-
-func (e *encoder) int(key string, n int) *encoder { return e.int64(key, int64(n)) }
-
-func (e *encoder) int64(key string, n int64) *encoder {
-	e.key(key)
-	e.b = strconv.AppendInt(e.b, n, 10)
-	return e
-}
-
-// optional writes null for nil.
-func (e *encoder) optional(key string, n *int) *encoder {
-	if n != nil {
-		return e.int(key, *n)
-	}
-	e.key(key)
-	e.b = append(e.b, "null"...)
-	return e
-}
-
-func (e *encoder) bool(key string, v bool) *encoder {
-	e.key(key)
-	e.b = strconv.AppendBool(e.b, v)
-	return e
-}
-
-// open begins an object within.
-func (e *encoder) open(key string) *encoder {
-	e.key(key)
-	e.b = append(e.b, '{')
-	return e
-}
-
-func (e *encoder) close() *encoder {
-	e.b = append(e.b, '}')
-	return e
-}
-
-func (e *encoder) list(key string, list []string) *encoder {
-	e.key(key)
-	e.b = append(e.b, '[')
-	for i, s := range list {
-		if i > 0 {
-			e.b = append(e.b, ',')
+// lines appends records as the lines that continue m, and returns the mark of
+// the last one.
+func (e *encoder) lines(m mark, now time.Time, recs ...Record) mark {
+	for _, r := range recs {
+		from := len(e.b)
+		e.b = append(e.b, `{"prev":"`...)
+		if m.Seq > 0 {
+			e.b = hex.AppendEncode(e.b, m.Hash[:])
 		}
-		if i == e.limit/16 {
-			sum := sha256.Sum256([]byte(strings.Join(list[i:], "\n")))
-			e.b = appendText(e.b, fmt.Sprintf("…[%d more, sha256 %x]", len(list)-i, sum))
+		m.Seq++
+		e.b = append(e.b, `","seq":`...)
+		e.b = strconv.AppendInt(e.b, m.Seq, 10)
+		e.b = append(e.b, `,"ts":"`...)
+		e.b = now.UTC().AppendFormat(e.b, timeLayout)
+		// At the last step the worst that a record can hold, some 20 fields of 8
+		// times the limit, is within the length of a line.
+		start := len(e.b)
+		for e.limit = maxField; ; e.limit /= 2 {
+			e.b = append(e.b[:start], `","kind":"`...)
+			e.b = append(append(e.b, r.Body.kind()...), '"')
+			for i, s := range [...]string{r.Run, r.Chat, r.Channel, r.Call} {
+				if s != "" {
+					e.b = append(append(append(e.b, `,"`...), lineFields[i]...), `":`...)
+					e.text(s)
+				}
+			}
+			e.fields(reflect.ValueOf(r.Body))
+			e.b = append(e.b, "}\n"...)
+			if len(e.b)-from <= maxLine || e.limit <= 256 {
+				break
+			}
+		}
+		m.Hash = sha256.Sum256(e.b[from : len(e.b)-1])
+		m.Off += int64(len(e.b) - from)
+	}
+	return m
+}
+
+// fieldKeys holds for each type what stands before its values: `,"name":`, and a
+// "?" after it where an empty one is left out.
+var fieldKeys sync.Map
+
+func (e *encoder) fields(v reflect.Value) {
+	keys, ok := fieldKeys.Load(v.Type())
+	if !ok {
+		var list []string
+		for f := range v.Type().Fields() {
+			name, opt, _ := strings.Cut(f.Tag.Get("json"), ",")
+			key := `,"` + cmp.Or(name, strings.ToLower(f.Name)) + `":`
+			list = append(list, key+strings.Repeat("?", min(1, len(opt))))
+		}
+		keys = list
+		fieldKeys.Store(v.Type(), keys)
+	}
+	for i, key := range keys.([]string) {
+		f := v.Field(i)
+		key, optional := strings.CutSuffix(key, "?")
+		if optional && f.IsZero() {
+			continue
+		}
+		if e.b[len(e.b)-1] == '{' {
+			key = key[1:]
+		}
+		e.b = append(e.b, key...)
+		start := len(e.b)
+		if e.value(f); len(e.b)-start <= 8*e.limit {
+			continue
+		}
+		all := string(e.b[start:]) // of many small pieces
+		if e.b = e.b[:start+1]; all[0] == '[' {
+			e.text(all)
+		} else {
+			e.b = append(e.b, `"…":`...)
+			e.text(all)
+		}
+		e.b = append(e.b, all[len(all)-1])
+	}
+}
+
+// value writes one field. A list is never null, a nil pointer is.
+func (e *encoder) value(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		e.text(v.String())
+	case reflect.Int, reflect.Int64:
+		e.b = strconv.AppendInt(e.b, v.Int(), 10)
+	case reflect.Struct:
+		e.b = append(e.b, '{')
+		e.fields(v)
+		e.b = append(e.b, '}')
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 { // json.RawMessage
+			e.args(v.Bytes())
 			break
 		}
-		e.text(s)
-	}
-	e.b = append(e.b, ']')
-	return e
-}
-
-func (e *encoder) counts(key string, m map[string]int) *encoder {
-	e.open(key)
-	for i, k := range slices.Sorted(maps.Keys(m)) {
-		if i > 0 {
-			e.b = append(e.b, ',')
+		e.b = append(e.b, '[')
+		for i, s := range v.Interface().([]string) {
+			if i > 0 {
+				e.b = append(e.b, ',')
+			}
+			e.text(s)
 		}
-		e.text(k)
-		e.b = append(e.b, ':')
-		e.b = strconv.AppendInt(e.b, int64(m[k]), 10)
+		e.b = append(e.b, ']')
+	default: // bool, *int, map[string]int
+		b, err := json.Marshal(v.Interface())
+		if err != nil {
+			panic("a record holds a field of no known type: " + err.Error())
+		}
+		e.b = append(e.b, b...)
 	}
-	return e.close()
 }
 
-// raw writes a JSON object without blanks, each string in it cut on its own,
+// args writes a JSON object without blanks, each string in it cut on its own,
 // members in their order and numbers as they stand. What is not an object is
 // written as a string.
-func (e *encoder) raw(key string, raw []byte) *encoder {
-	e.key(key)
-	start := len(e.b)
-	in := skipBlanks(string(raw))
-	rest, ok := "", strings.HasPrefix(in, "{") && utf8.ValidString(in)
-	if ok {
-		rest, ok = e.value(in, 0)
-	}
-	if ok && skipBlanks(rest) == "" {
-		if len(e.b)-start > 8*e.limit { // many small pieces
-			e.b = append(e.b[:start], '{')
-			e.str("…", string(raw)).close()
+func (e *encoder) args(raw []byte) {
+	var buf bytes.Buffer
+	if !utf8.Valid(raw) || json.Compact(&buf, raw) != nil || buf.Bytes()[0] != '{' {
+		var s string
+		if json.Unmarshal(raw, &s) != nil || !utf8.Valid(raw) {
+			s = string(raw)
 		}
-		return e
+		e.text(s)
+		return
 	}
-	e.b = e.b[:start]
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		s = string(raw)
-	}
-	e.text(s)
-	return e
-}
-
-const maxDepth = 64
-
-func skipBlanks(s string) string {
-	for s != "" && (s[0] == ' ' || s[0] == '\n' || s[0] == '\r' || s[0] == '\t') {
-		s = s[1:]
-	}
-	return s
-}
-
-// value writes the JSON value that in begins with and returns what follows it;
-// ok is false if there is none. In is UTF-8.
-func (e *encoder) value(in string, depth int) (rest string, ok bool) {
-	in = skipBlanks(in)
-	if in == "" || depth > maxDepth {
-		return in, false
-	}
-	switch c := in[0]; c {
-	case '{', '[':
-		end := c + 2 // of both kinds
-		e.b = append(e.b, c)
-		in = skipBlanks(in[1:])
-		for first := true; ; first = false {
-			if in == "" {
-				return in, false
-			}
-			if in[0] == end && (first || e.b[len(e.b)-1] != ',') {
-				e.b = append(e.b, end)
-				return in[1:], true
-			}
-			if !first && e.b[len(e.b)-1] != ',' {
-				return in, false
-			}
-			if c == '{' {
-				if in, ok = e.string(in); !ok {
-					return in, false
-				}
-				if in = skipBlanks(in); !strings.HasPrefix(in, ":") {
-					return in, false
-				}
-				e.b = append(e.b, ':')
-				in = in[1:]
-			}
-			if in, ok = e.value(in, depth+1); !ok {
-				return in, false
-			}
-			if in = skipBlanks(in); strings.HasPrefix(in, ",") {
-				e.b = append(e.b, ',')
-				in = skipBlanks(in[1:])
-			}
+	for in := buf.Bytes(); len(in) > 0; {
+		n := bytes.IndexByte(in, '"')
+		if n < 0 {
+			n = len(in)
 		}
-	case '"':
-		return e.string(in)
-	}
-	n := strings.IndexAny(in, ",]} \t\r\n")
-	if n < 0 {
-		n = len(in)
-	}
-	e.b = append(e.b, in[:n]...)
-	return in[n:], json.Valid([]byte(in[:n]))
-}
-
-// string writes the JSON string that in begins with.
-func (e *encoder) string(in string) (rest string, ok bool) {
-	if !strings.HasPrefix(in, `"`) {
-		return in, false
-	}
-	n := 1 + plainPrefix(in[1:])
-	s := in[1:n]
-	if n == len(in) || in[n] != '"' { // with escapes, or not ASCII
-		for ; n < len(in) && in[n] != '"'; n++ {
+		e.b = append(e.b, in[:n]...)
+		if in = in[n:]; len(in) == 0 {
+			break
+		}
+		for n = 1; in[n] != '"'; n++ {
 			if in[n] == '\\' {
 				n++
 			}
 		}
-		if n >= len(in) || json.Unmarshal([]byte(in[:n+1]), &s) != nil {
-			return in, false
+		s := string(in[1:n])
+		if strings.Contains(s, `\`) {
+			s = ""
+			json.Unmarshal(in[:n+1], &s) // it is valid
 		}
+		e.text(s)
+		in = in[n+1:]
 	}
-	e.text(s)
-	return in[n+1:], true
 }
+
+func (e *encoder) text(s string) { e.b = appendText(e.b, cutText(s, e.limit)) }
 
 // cutText returns s, or if it is longer than limit bytes its two ends with a
 // note between them about the whole.
@@ -277,77 +200,42 @@ func cutText(s string, limit int) string {
 	return s[:head] + note + s[tail:]
 }
 
-// plain are the bytes that stand in a JSON string as they are.
-var plain = func() (p [256]bool) {
-	for c := byte(' '); c < 0x7f; c++ {
-		p[c] = c != '"' && c != '\\'
-	}
-	return p
-}()
-
-// plainPrefix is the length of what s begins with that can stand in a JSON
-// string as it is.
-func plainPrefix(s string) int {
-	i := 0
-	for i < len(s) && plain[s[i]] {
-		i++
-	}
-	return i
-}
-
-// appendText appends s as a JSON string. Whatever could disturb a terminal that
-// shows the raw line is escaped: control and format characters (Unicode's Cc
-// and Cf: bidirectional, zero-width, tags) and the two line separators.
+// appendText appends s as a JSON string, of at most 7 times its length. Whatever
+// could disturb a terminal that shows the raw line is escaped: control and format
+// characters (Unicode's Cc and Cf: bidirectional, zero-width, tags) and the two
+// line separators.
 //
 // A byte that is not UTF-8 becomes U+FFFD and its value, as in "\uFFFD<80>"; a
 // true U+FFFD before "<" is written as its own three bytes in that way, so that
 // the original can be had back.
 func appendText(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
 	b = append(b, '"')
-	start := 0
-	for i := 0; ; {
-		if i += plainPrefix(s[i:]); i == len(s) {
-			break
+	for {
+		n := 0
+		for n < len(s) && s[n] >= ' ' && s[n] < 0x7f && s[n] != '"' && s[n] != '\\' {
+			n++
 		}
-		c := s[i]
-		if c < utf8.RuneSelf {
-			b = append(b, s[start:i]...)
-			switch c {
-			case '"', '\\':
-				b = append(b, '\\', c)
-			case '\n':
-				b = append(b, `\n`...)
-			case '\r':
-				b = append(b, `\r`...)
-			case '\t':
-				b = append(b, `\t`...)
-			default:
-				b = append(b, `\u00`...)
-				b = append(b, hex[c>>4], hex[c&15])
-			}
-			i++
-			start = i
-			continue
+		b = append(b, s[:n]...)
+		if s = s[n:]; s == "" {
+			return append(b, '"')
 		}
-		r, n := utf8.DecodeRuneInString(s[i:])
+		r, n := utf8.DecodeRuneInString(s)
 		switch {
-		case r == utf8.RuneError && (n == 1 || strings.HasPrefix(s[i+n:], "<")):
-			b = append(b, s[start:i]...)
-			for _, c := range []byte(s[i : i+n]) {
-				b = append(b, "\uFFFD<"...)
-				b = append(b, hex[c>>4], hex[c&15], '>')
+		case r == '"' || r == '\\':
+			b = append(b, '\\', s[0])
+		case r == '\n' || r == '\t' || r == '\r':
+			b = append(b, '\\', "tn  r"[r-'\t'])
+		case r == utf8.RuneError && (n == 1 || strings.HasPrefix(s[n:], "<")):
+			for _, c := range []byte(s[:n]) {
+				b = fmt.Appendf(b, "\uFFFD<%02x>", c)
 			}
-			start = i + n
 		case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp):
-			b = append(b, s[start:i]...)
 			for _, u := range utf16.AppendRune(nil, r) {
-				b = append(b, `\u`...)
-				b = append(b, hex[u>>12], hex[u>>8&15], hex[u>>4&15], hex[u&15])
+				b = fmt.Appendf(b, `\u%04x`, u)
 			}
-			start = i + n
+		default:
+			b = append(b, s[:n]...)
 		}
-		i += n
+		s = s[n:]
 	}
-	return append(append(b, s[start:]...), '"')
 }

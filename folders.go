@@ -61,45 +61,34 @@ func findFolders(getenv func(string) string) (folders, error) {
 // check reports what lies in the folders with a wrong owner or mode, in an error
 // that holds the commands to mend it. What does not exist is right.
 func (f folders) check() error {
-	var fixes []string
+	var faults []error
 	for _, dir := range []string{f.Config, f.Data} {
 		info, err := os.Stat(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%q is not a folder", dir)
+		}
 		if err != nil {
 			return err
 		}
-		if !info.IsDir() {
-			return fmt.Errorf("%q is not a folder", dir)
-		}
-		fixes = append(fixes, ownerFixes(dir, info, 0o700)...)
 		list, err := os.ReadDir(dir)
-		if err != nil && len(fixes) == 0 {
-			return err
-		}
+		faults = append(faults, checkInfo(dir, info), err)
 		for _, e := range list {
 			path := filepath.Join(dir, e.Name())
-			info, err := os.Stat(path)
-			switch {
-			case err != nil: // gone, or a link to nowhere
-			case info.IsDir():
-				fixes = append(fixes, ownerFixes(path, info, 0o700)...)
-			case info.Mode().IsRegular():
-				fixes = append(fixes, ownerFixes(path, info, 0o600)...)
+			if info, err := os.Stat(path); err == nil { // else gone, or a link to nowhere
+				faults = append(faults, checkInfo(path, info))
 			}
 		}
 	}
-	if len(fixes) > 0 {
-		return fmt.Errorf("others can reach picket's files; mend it with:\n  %s", strings.Join(fixes, "\n  "))
-	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // create makes the folders that do not exist, for their owner only.
 func (f folders) create() error {
 	for _, dir := range []string{f.Config, f.Data} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := ensureDir(dir); err != nil {
 			return err
 		}
 	}
@@ -109,7 +98,7 @@ func (f folders) create() error {
 // initConfig writes the commented settings file with every default.
 func (f folders) initConfig() (path string, err error) {
 	path = f.configFile()
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := createFile(path)
 	if errors.Is(err, fs.ErrExist) {
 		return path, fmt.Errorf("%q exists already and is left as it is", path)
 	}
@@ -122,35 +111,14 @@ func (f folders) initConfig() (path string, err error) {
 
 // readSmallFile reads a regular file of at most 1 MiB.
 func readSmallFile(path string) ([]byte, error) {
-	const limit = 1 << 20
 	info, err := os.Stat(path) // before the open, which would wait for a pipe
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
+	if !info.Mode().IsRegular() || info.Size() > 1<<20 {
 		return nil, fmt.Errorf("%q is not a regular file of at most 1 MiB", path)
 	}
 	return os.ReadFile(path)
-}
-
-// replaceFile gives a file new content so that a reader, or a crash at any
-// moment, finds either the old or the new one. The file is for its owner only.
-func replaceFile(path string, data []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // created 0600
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Sync())
-	err = errors.Join(err, file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		os.Remove(file.Name())
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
 }
 
 // resolveWorkspace returns the folder to work in, links resolved. given is what
@@ -158,73 +126,63 @@ func replaceFile(path string, data []byte) error {
 // current folder, "" if unknown. masked tells that a box hides picket's own
 // folders wherever they lie. note is a line for the owner, "" if there is none.
 func (f folders) resolveWorkspace(given, cwd string, masked bool) (dir, note string, err error) {
-	if given != "" {
-		dir, err = f.resolveFolder(given, cwd, masked)
-		if err != nil {
-			err = fmt.Errorf("the workspace %v", err)
-		}
-		return dir, "", err
-	}
-	if cwd != "" {
+	if given == "" && cwd != "" {
 		if dir, err = filepath.EvalSymlinks(cwd); err == nil && f.tooWide(dir) == "" {
-			if err = f.holdsOwn(dir, masked); err != nil {
-				err = fmt.Errorf("the workspace %v", err)
-			}
-			return dir, "", err
+			given = dir
 		}
 	}
-	if f.Home == "" {
-		return "", "", errors.New("there is no folder to work in: give one with --workspace")
+	if given == "" {
+		if f.Home == "" {
+			return "", "", errors.New("there is no folder to work in: give one with --workspace")
+		}
+		given = filepath.Join(f.Home, "picket")
+		if err = os.Mkdir(given, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", "", err
+		}
+		note = fmt.Sprintf("working in %q, since the current folder is too wide a workspace", given)
 	}
-	dir = filepath.Join(f.Home, "picket")
-	if err = os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", "", err
-	}
-	if dir, err = f.resolveFolder(dir, "", masked); err != nil {
+	if dir, err = f.workspace(given, cwd, masked); err != nil {
 		return "", "", fmt.Errorf("the workspace %v", err)
 	}
-	return dir, fmt.Sprintf("working in %q, since the current folder is too wide a workspace", dir), nil
+	return dir, note, nil
 }
 
-// resolveFolders resolves folders of the settings, named by key in errors.
-// Those that tools may change must be narrow like a workspace.
-func (f folders) resolveFolders(key string, list []string, masked bool) ([]string, error) {
-	var out []string
-	for _, s := range list {
-		dir, err := f.resolveFolder(s, "", masked)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %v", key, err)
-		}
-		out = append(out, dir)
-	}
-	return out, nil
-}
-
-func (f folders) resolveFolder(name, cwd string, masked bool) (string, error) {
-	dir := name
-	if rest, ok := strings.CutPrefix(dir, "~"); ok && (rest == "" || rest[0] == '/') {
-		if f.Home == "" {
-			return "", fmt.Errorf("%q cannot be found: your home folder is unknown", name)
-		}
-		dir = f.Home + rest
-	}
+func (f folders) workspace(given, cwd string, masked bool) (string, error) {
+	dir := f.expand(given)
 	if !filepath.IsAbs(dir) {
 		if cwd == "" {
-			return "", fmt.Errorf("%q must be an absolute path", name)
+			return "", fmt.Errorf("%q must be an absolute path", given)
 		}
 		dir = filepath.Join(cwd, dir)
 	}
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return "", fmt.Errorf("%q cannot be used: %v", name, err)
+		return "", fmt.Errorf("%q cannot be used: %v", given, err)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return "", fmt.Errorf("%q is not a folder", name)
+		return "", fmt.Errorf("%q is not a folder", given)
 	}
 	if why := f.tooWide(dir); why != "" {
-		return "", fmt.Errorf("%q is too wide: it is %s", name, why)
+		return "", fmt.Errorf("%q is too wide: it is %s", given, why)
 	}
-	return dir, f.holdsOwn(dir, masked)
+	for _, own := range []string{f.Config, f.Data} {
+		own = resolveExisting(own)
+		if within(dir, own) {
+			return "", fmt.Errorf("%q lies in picket's own folder %q", dir, own)
+		}
+		if within(own, dir) && !masked {
+			return "", fmt.Errorf("%q holds picket's own folder %q, and there is no sandbox that hides it", dir, own)
+		}
+	}
+	return dir, nil
+}
+
+// expand replaces a ~ in front by the home folder.
+func (f folders) expand(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') && f.Home != "" {
+		return f.Home + rest
+	}
+	return path
 }
 
 // systemFolders are shared by all of a system or hold many people's files. What
@@ -261,21 +219,3 @@ func (f folders) tooWide(dir string) string {
 	}
 	return ""
 }
-
-// holdsOwn returns an error if tools that work in dir could reach picket's own
-// folders there.
-func (f folders) holdsOwn(dir string, masked bool) error {
-	for _, own := range []string{f.Config, f.Data} {
-		own = resolveExisting(own)
-		if within(dir, own) {
-			return fmt.Errorf("%q lies in picket's own folder %q", dir, own)
-		}
-		if within(own, dir) && !masked {
-			return fmt.Errorf("%q holds picket's own folder %q, and there is no sandbox that hides it", dir, own)
-		}
-	}
-	return nil
-}
-
-// shellQuote quotes a word for a command that a person may paste.
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -72,7 +72,7 @@ func (s *Sentinel) decline(ctx context.Context, c *callState, a Answer, err erro
 	case err != nil:
 		c.by, why = "expired", err.Error()
 	case a.Expired:
-		c.by, why = "expired", "nobody answered in time"
+		c.by, why = "expired", "it was not answered: "+a.Reason
 	case a.Reason != "":
 		why += ": " + a.Reason
 	}

@@ -2,14 +2,15 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"picket/tools"
@@ -30,19 +31,38 @@ func git(t testing.TB, dir string, args ...string) string {
 }
 
 // gitBox is a box whose workspace is a repository with one commit.
-func gitBox(t *testing.T, prepare func(ws string)) *sandbox {
+func gitBox(t *testing.T) *sandbox {
 	t.Helper()
 	needs(t, "git", "git")
 	return testBox(t, func(c *boxConfig) {
-		git(t, c.Workspace, "init", "-q")
-		write(t, c.Workspace+"/file", "one\n")
-		git(t, c.Workspace, "add", "file")
-		git(t, c.Workspace, "commit", "-qm", "one")
-		if prepare != nil {
-			prepare(c.Workspace)
+		if gitTemplate == nil {
+			git(t, c.Workspace, "init", "-q")
+			write(t, c.Workspace+"/file", "one\n")
+			git(t, c.Workspace, "add", "file")
+			git(t, c.Workspace, "commit", "-qm", "one")
+			gitTemplate = fstest.MapFS{}
+			if err := filepath.WalkDir(c.Workspace, func(p string, e fs.DirEntry, err error) error {
+				name, _ := filepath.Rel(c.Workspace, p)
+				f := &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+				if !e.IsDir() {
+					f.Mode = 0o644
+					f.Data, err = os.ReadFile(p)
+				}
+				gitTemplate[name] = f
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		if err := os.CopyFS(c.Workspace, gitTemplate); err != nil {
+			t.Fatal(err)
 		}
 	})
 }
+
+// gitTemplate is the repository of gitBox, made once.
+var gitTemplate fstest.MapFS
 
 // rename is a command that renames, and does not copy where it cannot.
 const rename = "ren() { perl -e 'rename($ARGV[0], $ARGV[1]) or exit 1' $1 $2; }; "
@@ -56,7 +76,7 @@ func writing(line string) tools.Command {
 }
 
 func TestBoxReadsGit(t *testing.T) {
-	s := gitBox(t, nil)
+	s := gitBox(t)
 	if got := printed(t, s, "git log --format=%s; git status --short; git show HEAD:file; git blame file | wc -l"); got != "one\none\n1" {
 		t.Error(got)
 	}
@@ -82,21 +102,25 @@ func TestBoxPlantsNothingInGit(t *testing.T) {
 		"through the parent": "cd ..; mv ws ws2",
 		"unfinished rebase":  "mkdir .git/rebase-merge && echo 'exec x' >.git/rebase-merge/git-rebase-todo",
 	}
-	s := gitBox(t, nil)
+	s := gitBox(t)
 	before := tree(t, s.roots[0]+"/.git")
 	for name, line := range attempts {
 		res := in(t, s, sh(identity+line))
 		unchanged(t, fmt.Sprintf("%s: %s%s", name, res.Stdout, res.Stderr), s.roots[0]+"/.git", before)
-		printed(t, s, "rm -rf .x sub g ../ws2 2>/dev/null")
+		for _, made := range []string{".x", "sub", "g", "../ws2"} {
+			if err := os.RemoveAll(s.roots[0] + "/" + made); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	res := in(t, s, sh("git -c user.name=a -c user.email=b commit -q --allow-empty -m x"))
-	if res.Exit == 0 || !strings.Contains(strings.Join(res.Notes, "\n"), "read-only") {
-		t.Errorf("a failed write has no note: %+v", res)
+	if res.Exit == 0 || !strings.Contains(string(res.Stderr), "Read-only file system") {
+		t.Errorf("%+v", res)
 	}
 }
 
 func TestBoxWritesGit(t *testing.T) {
-	s := gitBox(t, nil)
+	s := gitBox(t)
 	ws := s.roots[0]
 	before := tree(t, ws+"/.git/hooks")
 	c := writing("echo two >>file; git add file && git commit -qm two && git checkout -q -b side && git merge -q main && git stash -q; git gc -q; git log --format=%s")
@@ -141,12 +165,12 @@ func TestBoxNamesWhatAWriteChanged(t *testing.T) {
 		"worktree's directory":     {"mkdir -p .git/worktrees/x; echo >.git/worktrees/x/HEAD; echo x >.git/worktrees/x/commondir", ".git/worktrees/x/commondir"},
 		"no HEAD":                  {"rm .git/HEAD", ".git/HEAD"},
 		"unfinished rebase":        {"mkdir .git/rebase-merge; echo 'exec x' >.git/rebase-merge/git-rebase-todo", "git-rebase-todo"},
-		"hidden in a shared index": {"git update-index --split-index", ".git/index"},
+		"hidden in a shared index": {"git update-index --split-index", ".git/sharedindex."},
 		"no index":                 {"echo x >.git/index", ".git/index"},
 		"too many files":           {"mkdir .git/x; cd .git/x; seq 300 | xargs touch", "too large to compare"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := gitBox(t, nil)
+			s := gitBox(t)
 			res := in(t, s, writing(c.line))
 			if got := strings.Join(res.Notes, "\n"); !strings.Contains(got, c.want) {
 				t.Errorf("%q: %s%s", got, res.Stdout, res.Stderr)
@@ -157,12 +181,11 @@ func TestBoxNamesWhatAWriteChanged(t *testing.T) {
 
 // New repositories in reach of the user are named whatever the call may write.
 func TestBoxNamesNewRepositories(t *testing.T) {
-	s := gitBox(t, nil)
+	s := gitBox(t)
 	for line, want := range map[string]string{
 		"mkdir a && git init -q a":             "a/.git",
 		"mkdir b && echo 'gitdir: /x' >b/.git": "b/.git",
 		"mkdir c && ln -s ../.git c/.git":      "c/.git",
-		"mkdir d && git init -q --bare d/.":    "ws/d",
 		"mkdir HEAD objects refs; true":        "",
 		"echo x >plain":                        "",
 	} {
@@ -297,32 +320,13 @@ func TestBoxFollowsNoForgedGitFile(t *testing.T) {
 	}
 }
 
-// Boxes that run at the same time protect the same repositories: one that
-// appears while a box runs could be moved by it.
-func TestBoxesAgreeOnRepositories(t *testing.T) {
-	s := gitBox(t, nil)
-	ws := s.roots[0]
-	done := make(chan bool)
-	go func() {
-		s.Exec(context.Background(), sh("touch ready; while ! test -e go; do sleep 0.01; done"))
-		close(done)
-	}()
-	waitForFile(t, ws+"/ready")
-	git(t, ws, "init", "-q", "new")
-	if got := printed(t, s, "touch new/.git/x && echo writable"); got != "writable" {
-		t.Errorf("protected in one box only: %s", got)
-	}
-	write(t, ws+"/go", "")
-	<-done
-	if got := printed(t, s, "touch new/.git/y || echo protected"); !strings.HasSuffix(got, "protected") {
-		t.Error(got)
-	}
-}
-
 func TestGitlinks(t *testing.T) {
 	needs(t, "git", "git")
 	for _, version := range []string{"2", "3", "4"} {
 		for _, format := range []string{"sha1", "sha256"} {
+			if version == "2" && format == "sha256" {
+				continue // 3 differs from it in nothing else
+			}
 			t.Run(version+" "+format, func(t *testing.T) {
 				dir := t.TempDir()
 				git(t, dir, "init", "-q", "--object-format="+format)
@@ -339,9 +343,9 @@ func TestGitlinks(t *testing.T) {
 					git(t, dir, "add", "-N", "later") // needs the extended flags
 				}
 				git(t, dir, "update-index", "--index-version", version)
-				got, err := readGitlinks(dir + "/.git/index")
-				if want := []string{"a/s", "a/sub", "z sub"}; err != nil || !slices.Equal(got, want) {
-					t.Errorf("%q %v", got, err)
+				got := readGitlinks(dir + "/.git/index")
+				if want := []string{"a/s", "a/sub", "z sub"}; !slices.Equal(got, want) {
+					t.Errorf("%q", got)
 				}
 			})
 		}
@@ -355,8 +359,8 @@ func FuzzGitlinks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		start := time.Now()
 		for _, hash := range []int{20, 32} {
-			links, err := parseGitlinks(b, hash)
-			if err == nil && len(links) > len(b) {
+			links, ok := parseGitlinks(b, hash)
+			if ok && len(links) > len(b) {
 				t.Errorf("%d entries from %d bytes", len(links), len(b))
 			}
 		}

@@ -2,105 +2,50 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
 
-// A glob is a pattern over a whole value: "*" is any run of characters, "/" and
-// line breaks included, "?" is one character, and all else is literal. It is
-// not filepath.Match, in which "*" stops at "/" and a bad class is an error
-// that is easily taken for "no match". Matching is linear in the value unless
-// "?" is used, then at most value × pattern.
+// A glob is a pattern over a whole value: "*" is any run of characters, "/" and line breaks included, "?" is one
+// character, and all else is literal. (In filepath.Match "*" stops at "/" and a bad class is taken for "no match".)
 type glob struct {
-	text        string
-	first, last string   // before the first star and after the last
-	parts       []string // between two stars
-	star        bool     // else first is all
-	wild        bool     // there is a "?"
+	text  string
+	parts []string       // between the stars; one if there is none
+	re    *regexp.Regexp // of a pattern with "?", else nil; the parts alone are much faster
 }
 
-func compileGlob(pattern string) (glob, error) {
-	if !utf8.ValidString(pattern) || strings.IndexByte(pattern, 0) >= 0 {
-		return glob{}, fmt.Errorf("bad pattern %q: it can match no value", pattern)
+func compileGlob(pattern string) (g glob, err error) {
+	if !utf8.ValidString(pattern) || strings.Contains(pattern, "\x00") {
+		return g, fmt.Errorf("bad pattern %q: it can match no value", pattern)
 	}
-	parts := strings.Split(pattern, "*")
-	g := glob{text: pattern, first: parts[0], wild: strings.Contains(pattern, "?")}
-	if n := len(parts) - 1; n > 0 {
-		g.star, g.last, g.parts = true, parts[n], parts[1:n]
+	g = glob{text: pattern, parts: strings.Split(pattern, "*")}
+	if strings.Contains(pattern, "?") {
+		g.re, err = regexp.Compile("(?s)^" + strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(pattern)) + "$")
 	}
-	return g, nil
+	return g, err
 }
 
 // plain reports whether the pattern has no wildcard.
-func (g *glob) plain() bool { return !g.star && !g.wild }
+func (g *glob) plain() bool { return len(g.parts) == 1 && g.re == nil }
 
 func (g *glob) match(s string) bool {
-	if !g.wild {
-		if !g.star {
-			return s == g.first
-		}
-		if len(s) < len(g.first)+len(g.last) || !strings.HasPrefix(s, g.first) || !strings.HasSuffix(s, g.last) {
-			return false
-		}
-		s = s[len(g.first) : len(s)-len(g.last)]
-		for _, part := range g.parts {
-			i := strings.Index(s, part)
-			if i < 0 {
-				return false
-			}
-			s = s[i+len(part):]
-		}
-		return true
-	}
-	n := wildPrefix(g.first, s)
-	if n < 0 || !g.star {
-		return n == len(s)
-	}
-	s = s[n:]
-	end := len(s)
-	for range utf8.RuneCountInString(g.last) {
-		_, w := utf8.DecodeLastRuneInString(s[:end])
-		end -= w // 0 at the start: too short, and found so below
-	}
-	if wildPrefix(g.last, s[end:]) != len(s)-end {
+	last := len(g.parts) - 1
+	switch {
+	case g.re != nil:
+		return g.re.MatchString(s)
+	case last == 0:
+		return s == g.text
+	case len(s) < len(g.parts[0])+len(g.parts[last]), !strings.HasPrefix(s, g.parts[0]), !strings.HasSuffix(s, g.parts[last]):
 		return false
 	}
-	s = s[:end]
-next:
-	for _, part := range g.parts {
-		for {
-			if n := wildPrefix(part, s); n >= 0 {
-				s = s[n:]
-				continue next
-			}
-			_, w := utf8.DecodeRuneInString(s)
-			if w == 0 {
-				return false
-			}
-			s = s[w:]
+	s = s[len(g.parts[0]) : len(s)-len(g.parts[last])]
+	for _, part := range g.parts[1:last] {
+		_, after, ok := strings.Cut(s, part)
+		if !ok {
+			return false
 		}
+		s = after
 	}
 	return true
-}
-
-func (g *glob) matchAny(list []string) bool {
-	for _, s := range list {
-		if g.match(s) {
-			return true
-		}
-	}
-	return false
-}
-
-// wildPrefix returns how many bytes of s the part matches at its start, or -1.
-func wildPrefix(part, s string) int {
-	n := 0
-	for _, r := range part {
-		c, w := utf8.DecodeRuneInString(s[n:])
-		if w == 0 || r != '?' && r != c {
-			return -1
-		}
-		n += w
-	}
-	return n
 }

@@ -30,22 +30,24 @@ func (g *Grant) record() grantRecord {
 	return r
 }
 
-// bound reports whether the grant holds only in its workspace: what runs code
-// or steers later turns is trusted only where it was.
+// sound reports whether the grant is one that picket records: an end where the scope has one, and no later than it may be
+// (but for a clock that is set while it is written).
+func (g *Grant) sound() bool {
+	return g.Key != "" && (g.Who == "owner" || g.Who == "app") && g.Scope != tools.Once &&
+		(g.Scope == tools.Day) != g.Until.IsZero() && !g.Until.After(g.Given.Add(dayGrant+time.Minute))
+}
+
+// bound reports whether the grant holds only in its workspace: what runs code or steers later turns is trusted only where
+// it was.
 func (g *Grant) bound() bool {
 	tool, _, _ := strings.Cut(g.Key, ":")
 	return g.Scope >= tools.Day && (tool == "shell" || tool == "python_execute" || tool == "skills")
 }
 
-func (g *Grant) holdsIn(who, workspace string) bool {
-	return g.Who == who && (!g.bound() || g.Workspace == workspace)
-}
-
 // targeted are the tools that no grant covers as a whole.
 var targeted = []string{"shell", "web_search", "web_fetch", "skills", "send_email", "browser"}
 
-// targets are the keys that a grant of the call binds to: those that the tool
-// names, or the tool as a whole.
+// targets are the keys that a grant of the call binds to: those that the tool names, or the tool as a whole.
 func (in *Input) targets() []tools.Target {
 	if j := &in.Judgement; len(j.Targets) > 0 || slices.Contains(targeted, in.Tool.Name) {
 		return j.Targets
@@ -53,108 +55,103 @@ func (in *Input) targets() []tools.Target {
 	return []tools.Target{{Key: in.Tool.Name, Widest: in.Judgement.Widest, Why: in.Judgement.WidestWhy}}
 }
 
-// widest is the widest grant that the call as a whole could be given.
-func (in *Input) widest() tools.Scope {
+// widest is the widest grant that the call as a whole could be given, and why no wider.
+func (in *Input) widest() (tools.Scope, string) {
 	j := &in.Judgement
-	if len(j.Warnings) > 0 || j.Opaque != "" || j.NotCovered != "" {
-		return tools.Once
+	switch {
+	case len(j.Warnings) > 0:
+		return tools.Once, "a call with a warning is asked about each time"
+	case j.Opaque != "":
+		return tools.Once, "a line that cannot be analysed is asked about each time: " + j.Opaque
+	case j.NotCovered != "":
+		return tools.Once, j.NotCovered
 	}
-	return j.Widest
+	return j.Widest, j.WidestWhy
 }
 
-// covered returns the keys by which grants answer the question, and those of
-// the call's keys that none covers; nil means that it is answered. A grant
-// counts only if it could have been given for this very call.
-func (in *Input) covered(v vote) (keys, missing []string) {
-	find := func(key string, from, to tools.Scope) bool {
-		return slices.ContainsFunc(in.Grants, func(g Grant) bool {
-			return key != "" && g.Key == key && g.Scope >= from && g.Scope <= to && g.holdsIn(who(in.Channel), in.Workspace) &&
-				(!v.labels || g.Labels.Holds(in.Labels))
-		})
+// holds reports whether a grant of a key, of Task up to a scope, is one for the question.
+func (in *Input) holds(v *vote, key string, to tools.Scope) bool {
+	for i := range in.Grants {
+		g := &in.Grants[i]
+		if g.Key == key && g.Scope >= tools.Task && g.Scope <= to && g.Who == who(in.Channel) &&
+			(!g.bound() || g.Workspace == in.Workspace) &&
+			(!v.labels || (g.Labels.Private || !in.Labels.Private) && (g.Labels.Untrusted || !in.Labels.Untrusted)) {
+			return true
+		}
 	}
-	whole := in.Tool.Name == "shell" && v.widest >= tools.Task && find("shell", tools.Task, tools.Task)
-	for _, t := range in.targets() {
+	return false
+}
+
+// covered returns the keys by which grants answer the question, and those of the call's keys that none covers; nil means
+// that it is answered. A grant counts only if it could have been given for this very call.
+func (in *Input) covered(v *vote) (keys, missing []string) {
+	targets := in.targets()
+	keys = make([]string, 0, 1+len(targets))
+	whole := in.Tool.Name == "shell" && v.widest >= tools.Task && in.holds(v, "shell", tools.Task)
+	if whole {
+		keys = append(keys, "shell")
+	}
+	for _, t := range targets {
 		to := min(v.widest, t.Widest)
 		switch {
 		case whole && to >= tools.Task:
-		case t.Key != "shell" && find(t.Key, tools.Task, to):
+		case in.holds(v, t.Key, to):
 			keys = append(keys, t.Key)
 		default:
 			missing = append(missing, t.Key)
 		}
 	}
-	if whole {
-		keys = append(keys, "shell")
-	}
-	if keys == nil && missing == nil {
-		missing = []string{}
+	if len(keys) == 0 && missing == nil {
+		missing = []string{} // there is nothing to grant
 	}
 	return keys, missing
 }
 
 // offer fills in the scopes that an answer may have.
 func (d *Decision) offer(in *Input, asks []vote) {
-	j := &in.Judgement
 	widest := tools.Always
 	narrow := func(to tools.Scope, why string) {
 		if to = max(to, tools.Once); to < widest {
 			widest, d.Narrow = to, why
 		}
 	}
-	switch {
-	case len(j.Warnings) > 0:
-		narrow(tools.Once, "a call with a warning is asked about each time")
-	case j.Opaque != "":
-		narrow(tools.Once, "a line that cannot be analysed is asked about each time: "+j.Opaque)
-	case j.NotCovered != "":
-		narrow(tools.Once, j.NotCovered)
-	}
+	narrow(in.widest())
 	for _, v := range asks {
-		switch {
-		case v.step == stepRules:
-			narrow(tools.Once, "a rule asks each time")
-		case v.labels:
-			narrow(v.widest, "no grant is for this very destination in such a chat")
-		}
+		narrow(v.widest, v.why)
 	}
-	narrow(j.Widest, j.WidestWhy)
 	for _, t := range in.targets() {
 		narrow(t.Widest, t.Why)
 	}
-	if len(in.targets()) == 0 {
-		if narrow(tools.Task, "the call names nothing to grant"); in.Tool.Name != "shell" {
-			narrow(tools.Once, d.Narrow)
-		}
+	if len(in.targets()) == 0 && in.Tool.Name == "shell" {
+		narrow(tools.Task, "the call names nothing to grant")
+	} else if len(in.targets()) == 0 {
+		narrow(tools.Once, "the call names nothing to grant")
 	}
 	for s := tools.Once; s <= widest; s++ {
 		d.Offered = append(d.Offered, s)
 	}
 }
 
-// grantsFor returns what an answer of the scope grants: the calls that the text
-// of these grants names, no more and no less. For this turn a shell answer
-// covers the tool, since asking for each program of one job teaches to say yes.
+// grantsFor returns what an answer of the scope grants: the calls that the text of these grants names, no more and no
+// less. For this turn a shell answer covers the tool, since asking for each program of one job teaches to say yes.
 func grantsFor(in *Input, scope tools.Scope) []Grant {
-	var out []Grant
-	add := func(key string) {
-		out = append(out, Grant{Key: key, Scope: scope, Who: who(in.Channel), Workspace: in.Workspace, Labels: in.Labels})
-	}
+	targets := in.targets()
 	switch {
 	case scope == tools.Once:
+		return nil
 	case scope == tools.Task && in.Tool.Name == "shell":
-		add("shell")
-	default:
-		for _, t := range in.targets() {
-			if !slices.ContainsFunc(out, func(g Grant) bool { return g.Key == t.Key }) {
-				add(t.Key)
-			}
+		targets = []tools.Target{{Key: "shell"}}
+	}
+	var out []Grant
+	for _, t := range targets {
+		if !slices.ContainsFunc(out, func(g Grant) bool { return g.Key == t.Key }) {
+			out = append(out, Grant{Key: t.Key, Scope: scope, Who: who(in.Channel), Workspace: in.Workspace, Labels: in.Labels})
 		}
 	}
 	return out
 }
 
-// effect is the text of what grants cover: of those that an answer offers, and
-// of those that are held.
+// effect is the text of what grants cover: of those that an answer offers, and of those that are held.
 func effect(scope tools.Scope, grants []Grant) string {
 	if len(grants) == 0 {
 		return "this call only"
@@ -162,11 +159,10 @@ func effect(scope tools.Scope, grants []Grant) string {
 	var keys []string
 	place := ""
 	for _, g := range grants {
-		key := g.Key
-		if key == "shell" {
-			key = "shell, any program, but no warning and no line that cannot be analysed"
+		if g.Key == "shell" {
+			g.Key = "shell, any program, but no warning and no line that cannot be analysed"
 		}
-		keys = append(keys, key)
+		keys = append(keys, g.Key)
 		if g.bound() {
 			place = " in " + g.Workspace
 		}
@@ -182,8 +178,8 @@ func effect(scope tools.Scope, grants []Grant) string {
 		tools.Day: "for 24 hours", tools.Always: "until revoked"}[scope]
 }
 
-// voids says why an answer to the question about before does not hold for what
-// the same call has become by now, "" if it does.
+// voids says why an answer to the question about before does not hold for what the same call has become by now, "" if it
+// does.
 func voids(before, now *Input, asked, after Decision) string {
 	switch {
 	case !slices.Equal(before.Judgement.Bound, now.Judgement.Bound):

@@ -18,6 +18,7 @@ the workspace: no settings, no rules, no .env.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -27,11 +28,11 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 )
 
-const usage = `picket: an agent on your own machine, whose every act passes one gate
+const usage = `picket: an agent on your own machine, in which every action passes one gate
 
   picket "list the files and say what this project is"
   git diff --staged | picket "write the commit message" > msg
@@ -53,11 +54,11 @@ Usage:
   picket audit restart            set a log aside that cannot go on
   picket policy explain [--grant KEY]… [--label private|untrusted]… [--mode M]
                         [--channel C] [--json] TOOL JSON
-  picket policy lint              rules that do not do what they look like
+  picket policy lint              find rules that do not do what they seem to
   picket chats [list | show NAME | delete NAME]
   picket tools [--json]           what the model can ask for
   picket undo ID                  put back what a call overwrote
-  picket doctor                   what is right, and what mends the rest
+  picket doctor                   what is right, and how to fix the rest
   picket config init | show | path
   picket version
 
@@ -68,7 +69,7 @@ Flags of a task and of chat:
   --workspace DIR    the folder to work in; default: the current one
   --model NAME       a model, "rehearsal", or "script:FILE"
   --base-url URL     the model's server
-  --max-steps N      model calls at most
+  --max-steps N      at most N model calls
   --allow KEY        grant KEY for this task, such as shell:git (repeatable)
   --wait             let a question wait for "picket approvals" elsewhere
   --json             print events, one JSON object a line
@@ -78,6 +79,11 @@ Flags of a task and of chat:
 
 What is piped in goes with the prompt as data, not as your words. Without a
 prompt, standard input is the prompt.
+
+Flags go before the prompt. The environment can set PICKET_MODEL,
+PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE and PICKET_HOME (a
+folder for settings and data); OPENAI_API_KEY, with OPENAI_BASE_URL, is used if no
+model is set. From your home folder, picket works in ~/picket.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 finished, but a call was declined,
 expired or denied; 4 the log could not be written; 130, 143, 129, 141 stopped by
@@ -107,26 +113,68 @@ var errBrokenPipe = errors.New("standard output was closed")
 // stopped is the reason for which everything ends: a signal.
 type stopped struct{ signal os.Signal }
 
-func (s stopped) Error() string { return "stopped by " + s.signal.String() }
+func (s stopped) Error() string {
+	name := map[os.Signal]string{os.Interrupt: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}[s.signal]
+	return "stopped by " + cmp.Or(name, s.signal.String())
+}
 
 func main() {
 	closeInherited()
 	ctx, cancel := context.WithCancelCause(context.Background())
+	in := &interrupts{}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	var last atomic.Value
 	go func() {
+		var last os.Signal
 		for s := range signals {
-			if s == syscall.SIGPIPE {
-				continue // a failed write says so
-			}
-			if last.Swap(s) != nil {
+			switch {
+			case s == syscall.SIGPIPE: // a failed write says so
+			case s == os.Interrupt && in.stopTurn():
+			case last != nil:
 				os.Exit(signalExit(s)) // the second one
+			default:
+				last = s
+				cancel(stopped{s})
 			}
-			cancel(stopped{s})
 		}
 	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(context.WithValue(ctx, interruptsKey{}, in), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interrupts lets the first Ctrl-C in a chat stop the turn and not the chat.
+type interrupts struct {
+	mu   sync.Mutex
+	turn context.CancelCauseFunc
+}
+
+type interruptsKey struct{}
+
+// stopTurn stops the running turn of a chat, if there is one that has not been
+// stopped yet.
+func (in *interrupts) stopTurn() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.turn == nil {
+		return false
+	}
+	in.turn(stopped{os.Interrupt})
+	in.turn = nil
+	return true
+}
+
+// inTurn makes a context for one turn of a chat.
+func inTurn(ctx context.Context) (context.Context, func()) {
+	turn, cancel := context.WithCancelCause(ctx)
+	in, _ := ctx.Value(interruptsKey{}).(*interrupts)
+	set := func(f context.CancelCauseFunc) {
+		if in != nil {
+			in.mu.Lock()
+			in.turn = f
+			in.mu.Unlock()
+		}
+	}
+	set(cancel)
+	return turn, func() { set(nil); cancel(nil) }
 }
 
 func signalExit(s os.Signal) int {
@@ -141,7 +189,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, redact: keepText}
 	err := p.command(ctx, args)
 	var code exitCode
-	if err != nil && !errors.As(err, &code) && !errors.Is(err, errBrokenPipe) {
+	if err != nil && !errors.As(err, &code) && exitOf(err) != 128+int(syscall.SIGPIPE) {
 		p.errorf("%v", err)
 	}
 	return exitOf(err)
@@ -161,7 +209,7 @@ func exitOf(err error) int {
 		return exitUsage
 	case errors.As(err, &sig):
 		return signalExit(sig.signal)
-	case errors.Is(err, errBrokenPipe):
+	case errors.Is(err, errBrokenPipe), errors.Is(err, syscall.EPIPE):
 		return 128 + int(syscall.SIGPIPE)
 	case errors.Is(err, errAudit):
 		return exitNoLog
@@ -221,9 +269,9 @@ func (p *program) command(ctx context.Context, args []string) error {
 	case "chat":
 		return p.chat(ctx, rest)
 	case "approvals":
-		return p.approvalsCommand(ctx, rest)
+		return p.approvalsCommand(ctx, parseApprovals, rest)
 	case "grants":
-		return p.grantsCommand(ctx, rest)
+		return p.approvalsCommand(ctx, parseGrants, rest)
 	case "audit":
 		return p.auditCommand(ctx, rest)
 	case "policy":
@@ -255,10 +303,19 @@ func (p *program) noArguments(name string, rest []string, f func() error) error 
 
 // print writes to standard output.
 func (p *program) print(s string) error {
-	if _, err := io.WriteString(p.stdout, s); err != nil {
+	_, err := io.WriteString(p.stdout, s)
+	return outputError(err)
+}
+
+// outputError tells a reader that is gone from other failures.
+func outputError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 		return errBrokenPipe
 	}
-	return nil
+	return fmt.Errorf("standard output could not be written: %v", err)
 }
 
 // taskFlags are the flags of a task and of chat.

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -24,9 +22,8 @@ import (
 type Model interface {
 	// Name is what the log calls the model.
 	Name() string
-	// Chat sends one request and streams the reply. onDelta is called as text
-	// comes, from one goroutine; it may be nil. An error means that no call of
-	// the reply may run; the Reply then holds what had come.
+	// Chat sends one request and streams the reply. onDelta is called as text comes, from one goroutine; it may
+	// be nil. An error means that no call of the reply may run; the Reply then holds what had come.
 	Chat(ctx context.Context, req ModelRequest, onDelta func(Delta)) (Reply, error)
 }
 
@@ -41,12 +38,11 @@ type ModelRequest struct {
 	Stop        []string
 }
 
-// Delta is a piece of a reply: answer text, or reasoning that is kept apart.
-// Wait is set instead while a retry is pending.
+// Delta is a piece of a reply, one of these.
 type Delta struct {
 	Text      string
-	Reasoning string
-	Wait      string // one line for the owner: what failed and how long the wait is
+	Reasoning string // kept apart from the answer
+	Wait      string // what failed and how long the wait before the next attempt is
 }
 
 // Reply is a whole reply. Calls that cannot be run have Invalid set.
@@ -91,9 +87,7 @@ type chatModel struct {
 }
 
 // newModel returns a client for the server at s.BaseURL.
-func newModel(s modelSettings) (Model, error) { return newChatModel(s) }
-
-func newChatModel(s modelSettings) (*chatModel, error) {
+func newModel(s modelSettings) (*chatModel, error) {
 	u, err := parseBaseURL(s.BaseURL)
 	if err != nil {
 		return nil, err
@@ -104,34 +98,26 @@ func newChatModel(s modelSettings) (*chatModel, error) {
 	s.APIKey = strings.TrimSpace(s.APIKey)
 	s.Timeout = cmp.Or(s.Timeout, 3*time.Minute)
 	s.FirstTimeout = cmp.Or(s.FirstTimeout, 10*time.Minute)
-	m := &chatModel{s: s, url: u, now: time.Now, id: u.Scheme + "://" + u.Host + " " + s.Name, learned: quirks{}, client: newModelClient(s.transport)}
-	m.sleep = func(ctx context.Context, d time.Duration) error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(d):
-			return nil
-		}
+	if s.transport == nil {
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.DisableCompression, s.transport = true, own
 	}
+	m := &chatModel{s: s, url: u, sleep: pause, now: time.Now, learned: quirks{}}
+	m.client = &http.Client{Transport: s.transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // a key stays with its origin
+	}}
+	m.id = m.origin() + " " + s.Name
 	return m, nil
 }
 
-// newModelClient returns a client that follows no redirect, so that a key stays
-// with the origin that it was set for.
-func newModelClient(t http.RoundTripper) *http.Client {
-	if t == nil {
-		t = &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 30 * time.Second,
-			IdleConnTimeout:     90 * time.Second,
-			DisableCompression:  true,
-			ForceAttemptHTTP2:   true,
-		}
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
 }
 
 // parseBaseURL reads the address of an API. It may hold a query, as Azure's do.
@@ -152,13 +138,12 @@ func (m *chatModel) Name() string { return m.s.Name }
 
 func (m *chatModel) origin() string { return m.url.Scheme + "://" + m.url.Host }
 
-// Chat implements Model. What a server refuses in a known way is left out or
-// put differently from then on; what may pass is tried again as long as no byte
-// of the reply has come.
+// Chat implements Model. What a server refuses in a known way is put differently from then on; what may pass is
+// tried again as long as no byte of the reply has come.
 func (m *chatModel) Chat(ctx context.Context, req ModelRequest, onDelta func(Delta)) (Reply, error) {
 	names := newToolNames(req.Tools)
 	attempt, noted := 0, false
-	var waited time.Duration
+	var loading time.Duration
 	for {
 		m.mu.Lock()
 		known := maps.Clone(m.learned)
@@ -167,49 +152,29 @@ func (m *chatModel) Chat(ctx context.Context, req ModelRequest, onDelta func(Del
 		if err != nil {
 			return Reply{}, err
 		}
-		reply, fail := m.once(ctx, req, body, names, onDelta)
-		if fail == nil {
+		reply, f := m.once(ctx, req, body, names, onDelta)
+		switch {
+		case f == nil:
 			reply.Warning = m.warnIfCut(req, reply.Usage)
 			return reply, nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return reply, fmt.Errorf("stopped: %w", context.Cause(ctx))
+		case m.learn(f, known, body):
+			continue
+		case f.server != nil && f.server.Code == "tool_use_failed" && !f.final && !noted:
+			noted = true // the model wrote a call that the server could not read
+			continue
 		}
-		if !fail.started && fail.server != nil {
-			key, on := m.lesson(fail, body)
-			if was, tried := known[key]; key != "" && (!tried || was && !on) {
-				m.mu.Lock()
-				m.learned[key] = on
-				m.mu.Unlock()
-				continue
-			}
-			if fail.server.Code == "tool_use_failed" && !noted {
-				noted = true
-				continue
-			}
-		}
-		wait, again := m.backoff(fail, attempt)
-		loading := again && fail.loading() && waited < m.s.FirstTimeout
-		if !again || attempt >= m.s.Retries && !loading {
-			var have []string
-			if fail.unknownModel() {
-				have = m.names(ctx)
-			}
-			why := m.explain(fail, req, have)
-			if again && fail.status == 0 {
-				why += "; is the server running, and is the base URL right?"
-			} else if again {
-				why += "; try again later or choose another model"
-			}
-			return reply, errors.New(why)
-		}
-		if !loading {
-			attempt++
+		v := m.judge(ctx, f)
+		wait, again := m.backoff(f, attempt)
+		if again = again && v.again; again && f.loading() && loading < m.s.FirstTimeout {
+			loading += wait // waiting for a model to be loaded is no failed attempt
+		} else if attempt++; !again || attempt > m.s.Retries {
+			return reply, errors.New(v.sentence())
 		}
 		if onDelta != nil {
-			onDelta(Delta{Wait: fmt.Sprintf("%s; trying again in %s", m.explain(fail, req, nil), wait.Round(100*time.Millisecond))})
+			onDelta(Delta{Wait: fmt.Sprintf("%s (%s); trying again in %s", v.what, v.said, wait.Round(100*time.Millisecond))})
 		}
-		waited += wait
 		if m.sleep(ctx, wait) != nil {
 			return reply, fmt.Errorf("stopped: %w", context.Cause(ctx))
 		}
@@ -218,100 +183,86 @@ func (m *chatModel) Chat(ctx context.Context, req ModelRequest, onDelta func(Del
 
 // A modelFailure says why one attempt brought no reply.
 type modelFailure struct {
-	status  int
-	header  http.Header
-	server  *serverError // what the server said; nil if it said nothing
-	err     error        // otherwise
-	started bool         // a byte of a reply had come
-	fatal   bool         // trying again cannot help
-}
-
-// loading reports whether the server said that it is still starting.
-func (f *modelFailure) loading() bool {
-	return f.status == http.StatusServiceUnavailable && f.server != nil && strings.Contains(strings.ToLower(f.server.Message), "loading")
+	status int // of HTTP; 0: none came
+	header http.Header
+	server *serverError // what the server said; nil if it said nothing
+	err    error        // otherwise
+	final  bool         // a byte of a reply had come, or trying again cannot help
 }
 
 var errStalled = errors.New("nothing came")
 
+// repliesKey holds, in a request's context, how many replies the chat has.
+type repliesKey struct{}
+
 // once makes one attempt.
 func (m *chatModel) once(ctx context.Context, req ModelRequest, body []byte, names toolNames, onDelta func(Delta)) (Reply, *modelFailure) {
-	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, repliesKey{}, countReplies(req.Messages)))
-	timer := time.AfterFunc(m.s.FirstTimeout, func() { cancel(errStalled) })
-	stop := func() {
-		timer.Stop()
-		cancel(nil)
+	replies := 0
+	for _, msg := range req.Messages {
+		if msg.Role == "assistant" {
+			replies++
+		}
 	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, repliesKey{}, replies))
+	defer cancel(nil)
+	silence := m.s.FirstTimeout
+	timer := time.AfterFunc(silence, func() { cancel(errStalled) })
+	defer timer.Stop()
 	hr, err := http.NewRequestWithContext(ctx, "POST", m.url.JoinPath("chat/completions").String(), bytes.NewReader(body))
 	if err != nil {
-		stop()
-		return Reply{}, &modelFailure{err: err, fatal: true}
+		return Reply{}, &modelFailure{err: err, final: true}
 	}
 	hr.Header = m.header()
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("Accept", "text/event-stream")
-	resp, err := m.client.Do(hr)
-	if err != nil {
-		defer stop()
-		if errors.Is(context.Cause(ctx), errStalled) {
-			return Reply{}, m.stalled(m.s.FirstTimeout)
-		}
-		return Reply{}, &modelFailure{err: fmt.Errorf("cannot reach %s: %s", m.origin(), rootCause(err)), fatal: isTLSError(err)}
-	}
-	tb := &timedBody{ReadCloser: resp.Body, timer: timer, d: m.s.Timeout}
-	f := &modelFailure{status: resp.StatusCode, header: resp.Header}
-	in, err := decoded(resp.Header, tb)
-	if err != nil {
-		stop()
-		resp.Body.Close()
-		f.err, f.fatal = err, true
-		return Reply{}, f
-	}
-	if resp.StatusCode/100 != 2 {
-		defer stop()
-		defer resp.Body.Close()
-		text, _ := io.ReadAll(io.LimitReader(in, 64<<10))
-		f.server = parseServerError(text)
-		return Reply{}, f
-	}
+	f := &modelFailure{}
 	r := newReplyReader(names, onDelta)
-	tb.finished = func() bool { return r.finish != "" }
-	err = r.read(in)
-	if r.done && err == nil {
-		go drain(tb, stop) // the connection can then serve the next request
-	} else {
-		defer stop()
+	r.waits = func() {
+		if silence = m.s.Timeout; r.finish != "" {
+			silence = min(silence, 10*time.Second) // little follows the finish reason
+		}
+		timer.Reset(silence)
+	}
+	resp, err := m.client.Do(hr)
+	if err == nil {
 		defer resp.Body.Close()
+		f.status, f.header = resp.StatusCode, resp.Header
+		var in io.Reader
+		if in, err = decoded(resp); err != nil {
+			f.final = true
+		} else if f.status/100 == 2 {
+			err = r.read(in)
+		} else {
+			text, _ := io.ReadAll(io.LimitReader(in, 64<<10))
+			err = parseServerError(text)
+		}
 	}
 	reply, err := r.reply(err)
-	for i := range reply.Calls {
-		reply.Calls[i].from = m.id
+	if err == nil {
+		timer.Reset(50 * time.Millisecond) // for the end of the body, so that the connection can serve again
+		io.CopyN(io.Discard, resp.Body, 64<<10)
+		for i := range reply.Calls {
+			reply.Calls[i].from = m.id
+		}
+		return reply, nil
 	}
-	f.started, f.fatal, f.err = tb.n > 0, true, err
+	f.err, f.final = err, f.final || r.got > 0
 	var own replyError
 	switch {
-	case err == nil:
-		return reply, nil
-	case errors.As(err, &f.server), errors.As(err, &own):
-	case errors.Is(context.Cause(ctx), errStalled) && tb.n > 0:
-		f.err = m.stalled(m.s.Timeout).err
+	case errors.As(err, &f.server) || errors.As(err, &own):
 	case errors.Is(context.Cause(ctx), errStalled):
-		f.err = m.stalled(m.s.FirstTimeout).err
-	default:
-		f.err = fmt.Errorf("%w (%s)", errCutOff, rootCause(err))
-		f.fatal = f.started
+		f.err, f.final = replyError(fmt.Sprintf("%s sent nothing for %s: is it overloaded?", m.origin(), silence)), true
+	case f.status != 0:
+		f.err = replyError(fmt.Sprintf("%s (%s)", errCutOff, rootCause(err)))
 	}
 	return reply, f
-}
-
-func (m *chatModel) stalled(d time.Duration) *modelFailure {
-	return &modelFailure{err: fmt.Errorf("%s sent nothing for %s: is it overloaded?", m.origin(), d), fatal: true}
 }
 
 // header returns the headers of every request to the server.
 func (m *chatModel) header() http.Header {
 	h := http.Header{"User-Agent": {"picket"}, "Accept-Encoding": {"identity"}}
-	// A key without a value makes the transport try again by itself when a kept
-	// connection turns out to be closed before any byte of the response.
+	// A key without a value makes the transport try again by itself when a kept connection turns out to be closed
+	// before any byte of the response.
 	h["Idempotency-Key"] = nil
 	if m.s.APIKey != "" {
 		h.Set("Authorization", "Bearer "+m.s.APIKey)
@@ -322,131 +273,27 @@ func (m *chatModel) header() http.Header {
 	return h
 }
 
-// A timedBody ends its request when nothing comes for d. What follows a finish
-// reason is not waited for that long.
-type timedBody struct {
-	io.ReadCloser
-	timer    *time.Timer
-	d        time.Duration
-	n        int64
-	finished func() bool
-}
-
-func (b *timedBody) Read(p []byte) (int, error) {
-	if b.finished != nil && b.finished() {
-		b.timer.Reset(min(b.d, 10*time.Second))
-	}
-	n, err := b.ReadCloser.Read(p)
-	if n > 0 {
-		b.n += int64(n)
-		b.timer.Reset(b.d)
-	}
-	return n, err
-}
-
-// drain reads the little that can follow the end of a stream, for a short time.
-func drain(b *timedBody, stop func()) {
-	defer stop()
-	b.timer.Reset(250 * time.Millisecond)
-	io.CopyN(io.Discard, b.ReadCloser, 64<<10)
-	b.Close()
-}
-
 // decoded undoes a content encoding that was not asked for.
-func decoded(h http.Header, body io.Reader) (io.Reader, error) {
-	switch enc := strings.ToLower(h.Get("Content-Encoding")); enc {
+func decoded(resp *http.Response) (io.Reader, error) {
+	switch enc := strings.ToLower(resp.Header.Get("Content-Encoding")); enc {
 	case "", "identity":
-		return body, nil
+		return resp.Body, nil
 	case "gzip":
-		return gzip.NewReader(body)
+		return gzip.NewReader(resp.Body)
 	default:
-		return nil, fmt.Errorf("the server compressed its answer with %q, which was not asked for and cannot be read", boundedLine(enc, 40))
+		return nil, replyError(fmt.Sprintf("the server compressed its answer with %q, which was not asked for and cannot be read", boundedLine(enc, 40)))
 	}
 }
 
-const maxServerWait = 2 * time.Minute
-
-// backoff says whether to try again and after which wait: the server's own, or
-// one that doubles from 1 s to 60 s, with jitter.
-func (m *chatModel) backoff(f *modelFailure, attempt int) (time.Duration, bool) {
-	if f.started || f.fatal {
-		return 0, false
-	}
-	asked, given := serverWait(f, m.now())
-	switch s := f.status; {
-	case f.header.Get("X-Should-Retry") == "false", s == http.StatusNotImplemented,
-		s == http.StatusTooManyRequests && f.server.quota() && !given,
-		f.server != nil && (noTools.MatchString(f.server.Message) || tooLong.MatchString(f.server.Message)):
-		return 0, false
-	case s == 0 || s == http.StatusOK || s >= 500: // no connection, or it broke before the first byte
-	case s != http.StatusRequestTimeout && s != http.StatusConflict && s != http.StatusTooManyRequests:
-		return 0, false
-	}
-	if given {
-		return asked, asked <= maxServerWait
-	}
-	d := min(time.Second<<min(attempt, 6), time.Minute)
-	return min(d+rand.N(d/2), time.Minute), true
-}
-
-// warnIfCut notices a server that dropped the start of the request without a
-// word, as Ollama does with a small num_ctx.
+// warnIfCut notices a server that dropped the start of the request without a word, as Ollama does with a small
+// num_ctx.
 func (m *chatModel) warnIfCut(req ModelRequest, u Usage) string {
-	n := 0
-	for _, msg := range req.Messages {
-		n += len(msg.Content)
-		for _, c := range msg.ToolCalls {
-			n += len(c.Function.Arguments)
-		}
-	}
+	n := messageBytes(req.Messages) * 2 / 7
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n = n * 2 / 7; u.In < 512 || n < 2*u.In || m.warned {
+	if u.In < 512 || n < 2*u.In || m.warned {
 		return ""
 	}
 	m.warned = true
 	return fmt.Sprintf("%s read only %d tokens of a request of about %d: it dropped the start. Give the model a larger context (Ollama: num_ctx) or lower model.context_tokens", m.origin(), u.In, n)
-}
-
-// repliesKey holds, in a request's context, how many replies the chat has.
-type repliesKey struct{}
-
-func countReplies(list []Message) int {
-	n := 0
-	for _, m := range list {
-		if m.Role == "assistant" {
-			n++
-		}
-	}
-	return n
-}
-
-// modelNames asks a server for the names of its models, in its order. An error
-// means that it did not answer with a list.
-func modelNames(ctx context.Context, client *http.Client, u *url.URL, h http.Header) ([]string, error) {
-	hr, err := http.NewRequestWithContext(ctx, "GET", u.JoinPath("models").String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	hr.Header = h
-	resp, err := client.Do(hr)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, parseServerError(body)
-	}
-	return readModelNames(body)
-}
-
-func (m *chatModel) names(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	list, _ := modelNames(ctx, m.client, m.url, m.header())
-	return list
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 )
 
 // within reports whether path is dir or lies in it, by whole components. Both
@@ -39,27 +41,38 @@ func fold(path string) string {
 	return path
 }
 
-// resolveExisting resolves the links of an absolute path as far as it exists; a
-// dangling link counts as what it points to.
+// resolveExisting resolves the links of an absolute path as far as it exists, in
+// the order in which the system does: "link/.." is the parent of what the link
+// points to. A dangling link counts as what it points to.
 func resolveExisting(path string) string {
-	path = filepath.Clean(path)
-	rest, dir := "", path
-	for range 255 { // a loop of links has no end of its own
-		if real, err := filepath.EvalSymlinks(dir); err == nil {
-			return filepath.Join(real, rest)
-		}
-		if target, err := os.Readlink(dir); err == nil {
-			if !filepath.IsAbs(target) {
-				target = filepath.Join(filepath.Dir(dir), target)
-			}
-			rest, dir = filepath.Join(filepath.Base(target), rest), filepath.Dir(target)
+	const sep = string(filepath.Separator)
+	root := filepath.VolumeName(path) + sep
+	at, rest := root, strings.Split(path[len(root)-1:], sep)
+	for links := 0; len(rest) > 0; {
+		name := rest[0]
+		rest = rest[1:]
+		if name == "" || name == "." {
 			continue
 		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			break
+		next := filepath.Join(at, name)
+		target, err := os.Readlink(next)
+		if name == ".." || err != nil {
+			at = next
+			continue
 		}
-		rest, dir = filepath.Join(filepath.Base(dir), rest), parent
+		if links++; links > 255 { // a loop has no end of its own
+			return filepath.Join(append([]string{next}, rest...)...)
+		}
+		if filepath.IsAbs(target) {
+			at = root
+		}
+		rest = append(strings.Split(target, sep), rest...)
 	}
-	return path
+	return at
+}
+
+// lazyRegexp compiles an expression when it is first used: most runs use few of
+// them, and compiling all would be most of the time that picket takes to start.
+func lazyRegexp(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

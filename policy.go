@@ -1,18 +1,17 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"picket/tools"
 )
 
-// Verdict is the outcome of a decision. The zero value denies, so that whatever
-// is forgotten is refused.
+// Verdict is the outcome of a decision. The zero value denies, so that whatever is forgotten is refused.
 type Verdict int
 
 const (
@@ -21,15 +20,7 @@ const (
 	Allow
 )
 
-func (v Verdict) String() string {
-	switch v {
-	case Allow:
-		return "allow"
-	case Ask:
-		return "ask"
-	}
-	return "deny"
-}
+func (v Verdict) String() string { return [...]string{"deny", "ask", "allow"}[v] }
 
 // Labels are the two labels of a chat (or of a file, memory or grant).
 type Labels struct{ Private, Untrusted bool }
@@ -46,42 +37,31 @@ func (l Labels) List() []string {
 	return out
 }
 
-// Holds reports whether l has every label of m.
-func (l Labels) Holds(m Labels) bool {
-	return (l.Private || !m.Private) && (l.Untrusted || !m.Untrusted)
-}
-
-// builtinTools are the names that rules may use although the tool is not
-// offered here: another system, or a setting that is off.
+// builtinTools are the names that rules may use although the tool is not offered here.
 var builtinTools = []string{"files", "shell", "python_execute", "web_search", "web_fetch", "remember",
 	"forget", "recall", "goals", "contacts", "skills", "read_emails", "send_email", "browser", "ask_user"}
 
-// Limits of the egress allow-list: what a GET to a listed host may carry, and a
-// query to the search provider.
+// What a GET to a host on the egress allow-list may carry, and a query to the search provider, in bytes.
 const (
 	maxListedURL = 512
 	maxQuery     = 200
 )
 
-// A Policy decides about calls. It is compiled once and never changes; a nil or
-// zero one denies.
+var toolPattern = lazyRegexp(`^[A-Za-z0-9_.*?-]+$`)
+
+// A Policy decides about calls. It is compiled once and never changes; a nil or zero one denies.
 type Policy struct {
-	compiled   bool
-	mode       string
-	deny       []toolPattern
-	rules      []rule
-	allow, ask []toolPattern
-	labels     bool
-	hosts      []string
+	compiled                bool
+	mode                    string
+	deny, rules, allow, ask []rule
+	labels                  bool
+	hosts                   []glob
 }
 
-type toolPattern struct {
-	glob
-	name string // what the log calls it
-}
-
+// A rule is one of the rules, or a tool list's entry, which matches any argument.
 type rule struct {
-	tool    toolPattern
+	name    string // what the log calls it
+	tool    glob
 	channel string
 	match   []argPattern
 	action  Verdict
@@ -101,41 +81,43 @@ type keyError struct {
 
 func (e *keyError) Error() string { return e.Key + ": " + e.Err.Error() }
 
-// compilePolicy checks the settings and compiles them. toolNames are the tools
-// present here. An error is a *keyError.
+// compilePolicy checks the settings and compiles them. toolNames are the tools present here. An error is a *keyError.
 func compilePolicy(s sentinelConfig, toolNames []string) (*Policy, error) {
 	p := &Policy{mode: s.Mode, labels: s.TaintTracking}
 	if err := oneOf(s.Mode, "ask", "strict", "auto"); err != nil {
 		return nil, &keyError{"sentinel.mode", err}
 	}
+	entries := func(names []string, action string) (out []ruleConfig) {
+		for _, name := range names {
+			out = append(out, ruleConfig{Tool: name, Action: action})
+		}
+		return out
+	}
 	for _, l := range []struct {
 		key  string
-		from []string
-		to   *[]toolPattern
-	}{{"deny_tools", s.DenyTools, &p.deny}, {"always_allow_tools", s.AlwaysAllow, &p.allow},
-		{"always_ask_tools", s.AlwaysAsk, &p.ask}} {
-		for i, text := range l.from {
-			t, err := compileTool(text, toolNames)
+		from []ruleConfig
+		to   *[]rule
+	}{{"deny_tools", entries(s.DenyTools, "deny"), &p.deny}, {"rules", s.Rules, &p.rules},
+		{"always_allow_tools", entries(s.AlwaysAllow, "allow"), &p.allow}, {"always_ask_tools", entries(s.AlwaysAsk, "ask"), &p.ask}} {
+		for i, from := range l.from {
+			r, err := compileRule(from, toolNames)
 			if err != nil {
 				return nil, &keyError{fmt.Sprintf("sentinel.%s[%d]", l.key, i), err}
 			}
-			t.name = l.key + " " + strconv.Quote(text)
-			*l.to = append(*l.to, t)
+			r.name = fmt.Sprintf("%s[%d] (%s %s)", l.key, i, from.Action, from.Tool)
+			r.reason = r.name
+			if from.Reason != "" {
+				r.reason += ": " + from.Reason
+			}
+			*l.to = append(*l.to, r)
 		}
-	}
-	for i, from := range s.Rules {
-		r, err := compileRule(from, toolNames)
-		if err != nil {
-			return nil, &keyError{fmt.Sprintf("sentinel.rules[%d]", i), err}
-		}
-		r.tool.name = fmt.Sprintf("rules[%d] (%s %s)", i, from.Action, from.Tool)
-		p.rules = append(p.rules, r)
 	}
 	for i, host := range s.EgressAllowlist {
-		if err := checkHostPattern(host); err != nil {
+		g, err := compileGlob(host)
+		if err = cmp.Or(checkHostPattern(host), err); err != nil {
 			return nil, &keyError{fmt.Sprintf("sentinel.egress_allowlist[%d]", i), err}
 		}
-		p.hosts = append(p.hosts, host)
+		p.hosts = append(p.hosts, g)
 	}
 	p.compiled = true
 	return p, nil
@@ -148,45 +130,31 @@ func oneOf(s string, words ...string) error {
 	return nil
 }
 
-// compileTool compiles a pattern over tool names. One without a wildcard must
-// be a name that exists: a rule for a tool that was renamed would be none.
-func compileTool(text string, toolNames []string) (toolPattern, error) {
-	bad := strings.ContainsFunc(text, func(r rune) bool {
-		return (r|0x20 < 'a' || r|0x20 > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("_-.*?", r)
-	})
-	if bad || text == "" {
-		return toolPattern{}, fmt.Errorf("bad pattern %q: no tool can have such a name", text)
-	}
-	g, err := compileGlob(text)
-	if err == nil && g.plain() && !strings.HasPrefix(text, "mcp__") &&
-		!slices.Contains(builtinTools, text) && !slices.Contains(toolNames, text) {
-		err = fmt.Errorf("there is no tool %q", text)
-	}
-	return toolPattern{glob: g}, err
-}
-
-func compileRule(from ruleConfig, toolNames []string) (rule, error) {
-	r := rule{channel: from.Channel, reason: from.Reason}
+func compileRule(from ruleConfig, toolNames []string) (r rule, err error) {
+	r.channel = from.Channel
+	r.action = map[string]Verdict{"ask": Ask, "allow": Allow}[from.Action]
 	if err := oneOf(from.Action, "deny", "ask", "allow"); err != nil {
 		return r, fmt.Errorf("action: %w", err)
 	}
-	r.action = map[string]Verdict{"ask": Ask, "allow": Allow}[from.Action]
-	if err := oneOf(from.Channel, "cli", "api", "daemon"); err != nil && from.Channel != "" {
+	if err := oneOf(from.Channel, "", "cli", "api", "daemon"); err != nil {
 		return r, fmt.Errorf("channel: %w", err)
 	}
-	var err error
-	if r.tool, err = compileTool(from.Tool, toolNames); err != nil {
-		return r, err
+	if !toolPattern().MatchString(from.Tool) {
+		return r, fmt.Errorf("bad pattern %q: no tool can have such a name", from.Tool)
 	}
-	for arg, text := range from.Match {
-		g, err := compileGlob(text)
+	// A name without a wildcard must exist: a rule for a tool that was renamed would be none.
+	if r.tool, err = compileGlob(from.Tool); r.tool.plain() && !strings.HasPrefix(from.Tool, "mcp__") &&
+		!slices.Contains(builtinTools, from.Tool) && !slices.Contains(toolNames, from.Tool) {
+		return r, fmt.Errorf("there is no tool %q", from.Tool)
+	}
+	for _, arg := range slices.Sorted(maps.Keys(from.Match)) {
+		g, err := compileGlob(from.Match[arg])
 		if err != nil {
 			return r, fmt.Errorf("match %q: %w", arg, err)
 		}
 		r.match = append(r.match, argPattern{arg, g})
 	}
-	slices.SortFunc(r.match, func(a, b argPattern) int { return strings.Compare(a.arg, b.arg) })
-	return r, nil
+	return r, err
 }
 
 // Input is all that a decision depends on.
@@ -199,13 +167,14 @@ type Input struct {
 	Mode      string // "" is that of the settings
 	Workspace string // absolute, resolved
 	Grants    []Grant
-	// URLSeen says that Judgement.URL stands verbatim in the owner's words or
-	// in a result of this chat, or is a redirect of such a one.
+	// URLSeen says that Judgement.URL stands verbatim in the owner's words or in a result of this chat, or is a
+	// redirect of such a one.
 	URLSeen bool
+
+	tried []forms // of the arguments that rules have asked for
 }
 
-// who is whose word stands behind a call of the channel. One that is not known
-// is another app's.
+// who is whose word stands behind a call of the channel. One that is not known is another app's.
 func who(channel string) string {
 	if channel == "cli" || channel == "daemon" {
 		return "owner"
@@ -256,11 +225,11 @@ type vote struct {
 	rule    string
 	reason  string
 	widest  tools.Scope // of a question: the widest grant that answers it, Once if none can
-	labels  bool        // and that grant must hold the labels of now
+	why     string      // none wider does
+	labels  bool        // that grant must hold the labels of now
 }
 
-// Decide decides about one call. It is pure and total: no file, no clock, and
-// every input has an answer.
+// Decide decides about one call. It is pure and total: no file, no clock, and every input has an answer.
 func (p *Policy) Decide(in Input) Decision {
 	if p == nil || !p.compiled || in.Tool.Name == "" {
 		return refusal("there is no policy")
@@ -268,14 +237,15 @@ func (p *Policy) Decide(in Input) Decision {
 	if r := in.Judgement.Refuse; r != "" {
 		return refusal(r)
 	}
-	votes := append(make([]vote, 0, 8), p.voteDenied(&in), p.voteRules(&in), p.voteLists(&in))
-	votes = p.voteLabels(&in, votes)
-	votes = append(votes, p.voteMode(&in), voteWarnings(&in))
-	d := Decision{Verdict: Allow, Steps: make([]StepVote, len(votes))}
-	for i, v := range votes {
-		d.Steps[i] = StepVote{v.step, "none", v.reason}
-		if v.cast {
-			d.Steps[i].Vote = v.verdict.String()
+	votes := append(make([]vote, 0, 8), in.first(stepDenied, p.deny), p.voteRules(&in), p.voteLists(&in))
+	w := in.Judgement.Warnings
+	votes = append(p.voteLabels(&in, votes), p.voteMode(&in),
+		vote{step: stepWarnings, cast: len(w) > 0, verdict: Ask, reason: strings.Join(w, "; ")})
+	d := Decision{Steps: make([]StepVote, len(votes))}
+	for i := range votes {
+		d.Steps[i] = StepVote{votes[i].step, "none", votes[i].reason}
+		if votes[i].cast {
+			d.Steps[i].Vote = votes[i].verdict.String()
 		}
 	}
 	d.settle(&in, votes)
@@ -288,272 +258,233 @@ func refusal(reason string) Decision {
 		Steps: []StepVote{{stepGuard, "deny", reason}}}
 }
 
-// settle makes one decision of the votes: the first that is cast decides, a
-// question that grants satisfy gives way to the next, and a warning stops all
-// but an explicit allow rule. So an entry that asks never lets through what
-// would have been stopped without it.
+// settle makes one decision of the votes: the first that is cast decides, a question that grants satisfy gives way to the
+// next, and a warning stops all but an explicit allow rule. So an entry that asks never lets through what would have been
+// stopped without it.
 func (d *Decision) settle(in *Input, votes []vote) {
 	var asks []vote
 	listed := false
-	for _, v := range votes {
-		switch {
-		case !v.cast || listed && v.step != stepWarnings:
-		case v.verdict != Ask:
-			if asks == nil {
-				d.decide(v)
-			}
-			if v.step == stepDenied || v.step == stepRules {
-				return
-			}
-			listed = v.step == stepLists
-		default:
+	for i := range votes {
+		v := &votes[i]
+		if !v.cast || listed && v.step != stepWarnings {
+			continue
+		}
+		verdict := v.verdict
+		if verdict == Ask {
 			keys, missing := in.covered(v)
-			if missing == nil {
-				d.decide(v)
-				d.Verdict, d.Grants = Allow, keys
+			if missing != nil {
+				if asks = append(asks, *v); len(asks) == 1 {
+					d.decide(v, Ask)
+					d.Missing = missing
+				} else {
+					d.Reasons = append(d.Reasons, v.reason)
+				}
 				continue
 			}
-			if asks == nil {
-				d.Missing = missing
-			}
-			asks = append(asks, v)
+			verdict, d.Grants = Allow, keys
+		} else {
+			listed = v.step == stepLists
+		}
+		if asks == nil {
+			d.decide(v, verdict)
+		}
+		if v.step == stepDenied || v.step == stepRules {
+			return
 		}
 	}
-	if asks == nil {
-		if d.Grants != nil {
-			d.By, d.Rule, d.Reasons = "grant", "", []string{"granted: " + strings.Join(d.Grants, ", ")}
-		}
-		return
-	}
-	d.decide(asks[0])
-	d.Grants = nil
-	for _, v := range asks[1:] {
-		d.Reasons = append(d.Reasons, v.reason)
-	}
-	d.Reasons = append(d.Reasons, in.Judgement.Why...)
-	d.offer(in, asks)
-}
-
-func (d *Decision) decide(v vote) {
-	d.Verdict, d.Step, d.Rule, d.By, d.Reasons = v.verdict, v.step, v.rule, "mode", []string{v.reason}
-	if v.rule != "" {
-		d.By = "rule"
+	if asks != nil {
+		d.Grants = nil
+		d.Reasons = append(d.Reasons, in.Judgement.Why...)
+		d.offer(in, asks)
+	} else if d.Grants != nil {
+		d.By, d.Rule, d.Reasons = "grant", "", []string{"granted: " + strings.Join(d.Grants, ", ")}
 	}
 }
 
-func (p *Policy) voteDenied(in *Input) vote {
-	for i := range p.deny {
-		if t := &p.deny[i]; t.match(in.Tool.Name) {
-			return vote{step: stepDenied, cast: true, rule: t.name, reason: t.name + " denies it"}
+func (d *Decision) decide(v *vote, verdict Verdict) {
+	d.Verdict, d.Step, d.Rule, d.By, d.Reasons = verdict, v.step, v.rule, "rule", []string{v.reason}
+	if v.rule == "" {
+		d.By = "mode"
+	}
+}
+
+func (r *rule) vote(step string) vote {
+	return vote{step: step, cast: true, verdict: r.action, rule: r.name, reason: r.reason, why: "a rule asks each time"}
+}
+
+// first is the vote of the first entry of a tool list that is for the call.
+func (in *Input) first(step string, list []rule) vote {
+	for i := range list {
+		if list[i].tool.match(in.Tool.Name) {
+			return list[i].vote(step)
 		}
 	}
-	return vote{step: stepDenied}
+	return vote{step: step}
 }
 
 // voteRules finds the first rule that matches.
 func (p *Policy) voteRules(in *Input) vote {
-	v := vote{step: stepRules}
-	vals := values{in: in}
+	covered, app := in.readable(), who(in.Channel) == "app"
 	floor := false // an unreadable line might be one that a later rule denies
 	for i := range p.rules {
 		r := &p.rules[i]
-		if r.tool.plain() && r.tool.text != in.Tool.Name || r.channel != "" && r.channel != in.Channel || !r.tool.match(in.Tool.Name) {
+		if !r.tool.match(in.Tool.Name) || r.channel != "" && r.channel != in.Channel ||
+			r.action == Allow && (!covered || app && r.channel == "") {
 			continue
 		}
-		if r.action == Allow {
-			if !in.readable() || r.channel == "" && who(in.Channel) == "app" {
-				continue
-			}
-		} else {
-			floor = floor || r.action == Deny && in.Judgement.Opaque != ""
+		if in.fits(r) {
+			return r.vote(stepRules)
 		}
-		if vals.matches(r) {
-			v.cast, v.verdict, v.rule, v.reason = true, r.action, r.tool.name, r.tool.name
-			if r.reason != "" {
-				v.reason += ": " + r.reason
-			}
-			return v
-		}
+		floor = floor || r.action == Deny && in.Judgement.Opaque != ""
 	}
 	if floor {
-		v.cast, v.verdict = true, Ask
-		v.reason = "the line cannot be analysed, so a rule that denies might be meant for it"
+		return vote{step: stepRules, cast: true, verdict: Ask,
+			reason: "the line cannot be analysed, so a rule that denies might be meant for it"}
 	}
-	return v
+	return vote{step: stepRules}
 }
 
 // risk is the call's, at least its tool's.
 func (in *Input) risk() tools.Risk { return tools.Higher(in.Tool.Risk, in.Judgement.Risk) }
 
-// readable reports whether the owner's entries that allow count for the call:
-// not for one that cannot be analysed, nor for one that writes where no grant
-// reaches, unless the box confines it.
+// readable reports whether the owner's entries that allow count for the call: not for one that cannot be analysed, nor for
+// one that writes where no grant reaches, unless the box confines it.
 func (in *Input) readable() bool {
 	j := &in.Judgement
 	return j.Opaque == "" && (j.NotCovered == "" || j.Boxed)
 }
 
-// confined reports whether the call is one of the box that can touch only the
-// workspace.
+// confined reports whether the call is one of the box that can touch only the workspace.
 func (in *Input) confined() bool {
 	j := &in.Judgement
 	return (in.Tool.Name == "shell" || in.Tool.Name == "python_execute") &&
 		j.Boxed && !j.Network && j.Egress.Kind == tools.EgressNone
 }
 
-// values holds the text forms of the arguments that rules have asked for.
-type values struct {
-	in   *Input
-	args []argValues
+// forms are what the patterns over one argument are tried on: the value as it stands (each element of a list), and what it
+// turned out to be. A rule that denies or asks needs any of them, one that allows needs each. A missing argument has none.
+type forms struct {
+	arg       string
+	any, each []string
 }
 
-type argValues struct {
-	arg   string
-	deny  []string   // one must match
-	allow [][]string // one of each must match
+func (in *Input) forms(arg string) *forms {
+	for i := range in.tried {
+		if in.tried[i].arg == arg {
+			return &in.tried[i]
+		}
+	}
+	j := &in.Judgement
+	f := forms{arg: arg, any: make([]string, 0, 2+len(j.Forms[arg])+len(j.Commands)+2*len(j.Argv))}
+	switch val := in.Args[arg].(type) {
+	case nil:
+	case string:
+		f.any = append(append(f.any, val), j.Forms[arg]...)
+	case []string:
+		f.any = append(append(f.any, val...), j.Forms[arg]...)
+	default: // numbers, booleans, maps
+		f.any = append(f.any, jsonText(val))
+	}
+	f.each = f.any
+	if in.Tool.Name == "shell" && arg == "command" {
+		f.each = j.Commands
+		f.any = append(f.any, j.Commands...)
+		for _, argv := range j.Argv {
+			if len(argv) > 0 {
+				line := strings.Join(argv, " ")
+				f.any = append(f.any, line, line[strings.LastIndexByte(argv[0], '/')+1:])
+			}
+		}
+		slices.Sort(f.any)
+		f.any = slices.Compact(f.any) // mostly one text in three forms
+	}
+	in.tried = append(in.tried, f)
+	return &in.tried[len(in.tried)-1]
 }
 
-func (vs *values) matches(r *rule) bool {
+// fits reports whether the arguments match all patterns of a rule.
+func (in *Input) fits(r *rule) bool {
+	all := r.action == Allow
 	for i := range r.match {
 		m := &r.match[i]
-		v := vs.of(m.arg)
-		if r.action != Allow && !m.pat.matchAny(v.deny) || r.action == Allow && len(v.allow) == 0 {
-			return false
+		f := in.forms(m.arg)
+		texts, hit := f.any, false
+		if all {
+			texts = f.each
 		}
-		for i := 0; r.action == Allow && i < len(v.allow); i++ {
-			if !m.pat.matchAny(v.allow[i]) {
-				return false
+		for _, s := range texts {
+			if hit = m.pat.match(s) || all && m.arg == "path" && in.spelled(&m.pat, s); hit != all {
+				break
 			}
+		}
+		if !hit {
+			return false
 		}
 	}
 	return true
 }
 
-// of returns what a pattern for the argument is tried on: the value as it
-// stands (each element of a list), and what it turned out to be. An argument
-// that is missing has none. Of a path, spellings of one place count as one.
-func (vs *values) of(arg string) *argValues {
-	for i := range vs.args {
-		if vs.args[i].arg == arg {
-			return &vs.args[i]
-		}
+// spelled tries a pattern on the spellings of one path, absolute and from the workspace: they are one form of it.
+func (in *Input) spelled(g *glob, path string) bool {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(in.Workspace, path)
 	}
-	j := &vs.in.Judgement
-	v := argValues{arg: arg}
-	switch val := vs.in.Args[arg].(type) {
-	case nil:
-	case string:
-		v.deny = append(v.deny, val)
-	case []string:
-		v.deny = append(v.deny, val...)
-	default:
-		v.deny = append(v.deny, jsonText(val)) // numbers, booleans, maps
-	}
-	if v.deny != nil {
-		v.deny = append(v.deny, j.Forms[arg]...)
-	}
-	places := map[string]int{}
-	for _, s := range v.deny {
-		place := s
-		if ws := vs.in.Workspace; ws != "" && !filepath.IsAbs(s) && !strings.Contains(s, "..") && !strings.Contains(s, ":") {
-			place = filepath.Join(ws, s)
-		}
-		i, ok := places[place]
-		if !ok {
-			i = len(v.allow)
-			places[place] = i
-			v.allow = append(v.allow, nil)
-		}
-		v.allow[i] = append(v.allow[i], s)
-	}
-	if vs.in.Tool.Name == "shell" && arg == "command" {
-		v.allow = nil
-		for _, c := range j.Commands {
-			v.allow = append(v.allow, []string{c})
-		}
-		v.deny = append(v.deny, j.Commands...)
-		for _, argv := range j.Argv {
-			if len(argv) == 0 {
-				continue
-			}
-			v.deny = append(v.deny, strings.Join(argv, " "))
-			if i := strings.LastIndexByte(argv[0], '/'); i >= 0 {
-				v.deny = append(v.deny, strings.Join(append([]string{argv[0][i+1:]}, argv[1:]...), " "))
-			}
-		}
-		slices.Sort(v.deny)
-		v.deny = slices.Compact(v.deny) // mostly one text in three forms
-	}
-	vs.args = append(vs.args, v)
-	return &vs.args[len(vs.args)-1]
+	rel, err := filepath.Rel(in.Workspace, path)
+	return g.match(path) || err == nil && filepath.IsLocal(rel) && g.match(filepath.ToSlash(rel))
 }
 
-// jsonText is a value in JSON, without the escapes for HTML.
+// jsonText is a value in JSON.
 func jsonText(v any) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
+	b, err := marshalPlain(v)
+	if err != nil {
 		return fmt.Sprint(v)
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return string(b)
 }
 
 func (p *Policy) voteLists(in *Input) vote {
-	v := vote{step: stepLists, widest: in.widest()}
-	for i := range p.ask {
-		if t := &p.ask[i]; t.match(in.Tool.Name) {
-			v.cast, v.verdict, v.rule, v.reason = true, Ask, t.name, t.name
-			return v
-		}
+	if v := in.first(stepLists, p.ask); v.cast {
+		v.widest, v.why = in.widest()
+		return v
 	}
-	for i := range p.allow {
-		t := &p.allow[i]
-		switch {
-		case !t.match(in.Tool.Name):
-		case who(in.Channel) == "app":
-			v.reason = t.name + " does not count for another app"
-		case !in.readable():
-			v.reason = t.name + " does not cover this call"
-		default:
-			v.cast, v.verdict, v.rule, v.reason = true, Allow, t.name, t.name
-			return v
-		}
+	v := in.first(stepLists, p.allow)
+	switch {
+	case v.cast && who(in.Channel) == "app":
+		return vote{step: stepLists, reason: v.rule + " does not count for another app"}
+	case v.cast && !in.readable():
+		return vote{step: stepLists, reason: v.rule + " does not cover this call"}
 	}
 	return v
 }
 
-// voteLabels casts up to three questions, or one vote that is none.
+// voteLabels casts up to three questions, or one vote that is none. Any grant answers where the keys name the destination,
+// and one of this turn where there is none to name. Where another call under the same keys could go elsewhere, none does;
+// an MCP server is always where it is.
 func (p *Policy) voteLabels(in *Input, votes []vote) []vote {
 	if !p.labels || in.Labels == (Labels{}) {
 		return append(votes, vote{step: stepLabels})
 	}
-	j := &in.Judgement
-	n := len(votes)
-	unlisted, how := p.unlisted(in)
-	ask := func(reason string, widest tools.Scope) {
-		votes = append(votes, vote{step: stepLabels, cast: true, verdict: Ask, reason: reason,
-			widest: min(widest, in.widest()), labels: true})
+	j, n := &in.Judgement, len(votes)
+	whole, _ := in.widest()
+	ask := func(widest tools.Scope, reason string) {
+		votes = append(votes, vote{step: stepLabels, cast: true, verdict: Ask, reason: reason, widest: min(widest, whole),
+			labels: true, why: "no grant is for this very destination in such a chat"})
 	}
-	// Any grant answers where the keys name the destination, and one of this
-	// turn where there is none to name. Where another call under the same keys
-	// could go elsewhere, none does; an MCP server is always where it is.
 	keys, to := tools.Task, tools.Task
 	if in.named() {
 		keys, to = tools.Always, tools.Always
 	} else if in.egress() == tools.EgressHosts && !strings.HasPrefix(in.Tool.Name, "mcp__") {
 		to = tools.Once
 	}
+	unlisted, how := p.unlisted(in)
 	if in.Labels.Private && unlisted != "" {
-		ask("this chat holds private data, and the call "+how+unlisted, to)
+		ask(to, "this chat holds private data, and the call "+how+unlisted)
 	}
-	if in.Labels.Untrusted && (!in.confined() || len(j.Warnings) > 0) {
-		if what := in.effects(); what != "" {
-			ask("this chat holds words of others, and the call "+what, keys)
-		}
+	if what := in.effects(); in.Labels.Untrusted && what != "" && (!in.confined() || len(j.Warnings) > 0) {
+		ask(keys, "this chat holds words of others, and the call "+what)
 	}
 	if in.Labels.Untrusted && j.URL != "" && unlisted != "" && !in.URLSeen {
-		ask("this address could carry your data to "+unlisted, to)
+		ask(to, "this address could carry your data to "+unlisted)
 	}
 	if len(votes) == n {
 		votes = append(votes, vote{step: stepLabels})
@@ -578,8 +509,7 @@ func (in *Input) effects() string {
 	return ""
 }
 
-// egress is the kind of the call's egress, the widest where the tool
-// contradicts itself.
+// egress is the kind of the call's egress, the widest where the tool contradicts itself.
 func (in *Input) egress() tools.EgressKind {
 	e := &in.Judgement.Egress
 	if e.Kind == tools.EgressHosts && len(e.Hosts) == 0 || e.Kind == tools.EgressNone && in.Judgement.Network {
@@ -588,72 +518,45 @@ func (in *Input) egress() tools.EgressKind {
 	return e.Kind
 }
 
-// unlisted returns where the call sends that the allow-list does not cover, and
-// a verb for it; "" if there is none.
+// unlisted returns where the call sends that the allow-list does not cover, "" if there is none, and a verb for it. The
+// list covers a GET of bounded size; the owner set the host of a search.
 func (p *Policy) unlisted(in *Input) (hosts, how string) {
-	j := &in.Judgement
-	switch in.egress() {
-	case tools.EgressNone:
+	j, search := &in.Judgement, in.Tool.Name == "web_search"
+	switch kind := in.egress(); {
+	case kind == tools.EgressNone:
 		return "", ""
-	case tools.EgressUnknown:
+	case kind == tools.EgressUnknown:
 		return "any host", "can send to "
-	}
-	limit := maxListedURL
-	if in.Tool.Name == "web_search" {
-		limit = maxQuery // the owner set its host
-	}
-	if j.RequestBytes > limit {
+	case j.RequestBytes > maxListedURL || search && j.RequestBytes > maxQuery:
 		return strings.Join(j.Egress.Hosts, ", "), fmt.Sprintf("sends %d bytes to ", j.RequestBytes)
 	}
-	var out []string
-	for _, h := range j.Egress.Hosts {
-		if j.Sends || in.Tool.Name != "web_search" && !p.listed(h) {
-			out = append(out, h)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(j.Egress.Hosts), func(host string) bool {
+		return !j.Sends && (search || slices.ContainsFunc(p.hosts, func(g glob) bool { return g.match(host) }))
+	})
 	return strings.Join(out, ", "), "sends to "
-}
-
-// listed reports whether a canonical host is on the allow-list.
-func (p *Policy) listed(host string) bool {
-	for _, e := range p.hosts {
-		if of, ok := strings.CutPrefix(e, "*"); e == host || ok && len(host) > len(of) && strings.HasSuffix(host, of) {
-			return true
-		}
-	}
-	return false
 }
 
 // named reports whether the call's keys name each host that it sends to.
 func (in *Input) named() bool {
-	j := &in.Judgement
-	if in.egress() != tools.EgressHosts {
-		return false
-	}
-	for _, h := range j.Egress.Hosts {
+	for _, h := range in.Judgement.Egress.Hosts {
 		if !slices.ContainsFunc(in.targets(), func(t tools.Target) bool {
-			_, target, _ := strings.Cut(t.Key, ":")
-			return target == h || strings.HasSuffix(target, "@"+h)
+			return t.Key == in.Tool.Name+":"+h || strings.HasSuffix(t.Key, "@"+h)
 		}) {
 			return false
 		}
 	}
-	return true
+	return in.egress() == tools.EgressHosts
 }
 
 // voteMode weighs the risk. It always casts.
 func (p *Policy) voteMode(in *Input) vote {
-	j := &in.Judgement
-	mode := p.mode
-	if in.Mode != "" {
-		mode = in.Mode
-	}
-	app := who(in.Channel) == "app"
+	j, risk, app := &in.Judgement, in.risk(), who(in.Channel) == "app"
+	mode := cmp.Or(in.Mode, p.mode)
 	if app && mode == "auto" {
 		mode = "ask"
 	}
-	risk := in.risk()
-	v := vote{step: stepMode, cast: true, verdict: Ask, widest: in.widest()}
+	v := vote{step: stepMode, cast: true, verdict: Ask}
+	v.widest, v.why = in.widest()
 	switch {
 	case app && j.ReadsPrivate:
 		v.reason = "another app asks for private data"
@@ -667,9 +570,4 @@ func (p *Policy) voteMode(in *Input) vote {
 		v.reason = risk.String() + " calls ask"
 	}
 	return v
-}
-
-func voteWarnings(in *Input) vote {
-	w := in.Judgement.Warnings
-	return vote{step: stepWarnings, cast: len(w) > 0, verdict: Ask, reason: strings.Join(w, "; ")}
 }

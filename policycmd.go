@@ -25,25 +25,26 @@ type explainArgs struct {
 // parseExplain reads them; flags may stand anywhere. An error is one of usage.
 func parseExplain(args []string) (e explainArgs, err error) {
 	fs := newFlags("explain")
+	one := func(name string, to *string, words ...string) {
+		fs.Func(name, "", func(s string) error { *to = s; return oneOf(s, words...) })
+	}
+	e.Channel = "cli"
+	one("mode", &e.Mode, "ask", "strict", "auto")
+	one("channel", &e.Channel, "cli", "api", "daemon")
 	fs.Func("grant", "", func(s string) error { e.Grants = append(e.Grants, s); return nil })
 	fs.Func("label", "", func(s string) error {
-		e.Labels.Private = e.Labels.Private || s == "private"
-		e.Labels.Untrusted = e.Labels.Untrusted || s == "untrusted"
+		e.Labels = Labels{e.Labels.Private || s == "private", e.Labels.Untrusted || s == "untrusted"}
 		return oneOf(s, "private", "untrusted")
 	})
-	fs.Func("mode", "", func(s string) error { e.Mode = s; return oneOf(s, "ask", "strict", "auto") })
-	fs.Func("channel", "", func(s string) error { e.Channel = s; return oneOf(s, "cli", "api", "daemon") })
 	fs.BoolVar(&e.JSON, "json", false, "")
-	e.Channel = "cli"
 	var words []string
-	for {
+	for len(args) > 0 {
 		if err := fs.Parse(args); err != nil {
 			return e, err
 		}
-		if fs.NArg() == 0 {
-			break
+		if args = fs.Args(); len(args) > 0 {
+			words, args = append(words, args[0]), args[1:]
 		}
-		words, args = append(words, fs.Arg(0)), fs.Args()[1:]
 	}
 	if len(words) != 2 {
 		return e, errors.New("policy explain takes a tool and its arguments as one JSON object")
@@ -52,8 +53,7 @@ func parseExplain(args []string) (e explainArgs, err error) {
 	return e, nil
 }
 
-// whatIf returns the grants to explain with. A key that no grant of that call
-// could have covers nothing.
+// whatIf returns the grants to explain with. A key that no grant of that call could have covers nothing.
 func (e explainArgs) whatIf(workspace string) []Grant {
 	var out []Grant
 	for _, key := range e.Grants {
@@ -62,14 +62,14 @@ func (e explainArgs) whatIf(workspace string) []Grant {
 	return out
 }
 
-// checkGrantKey reports why a key names no tool or no target, so that nothing
-// can be granted under it: a tool has either targets or none.
+// checkGrantKey reports why nothing can be granted under a key: it names no tool or no target; a tool has either targets
+// or none.
 func checkGrantKey(key string, list []tools.Tool) error {
 	name, target, has := strings.Cut(key, ":")
-	if !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }) {
+	needs := slices.Contains(targeted, name)
+	switch {
+	case !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }):
 		return fmt.Errorf("%q names no tool", key)
-	}
-	switch needs := slices.Contains(targeted, name); {
 	case needs && target == "":
 		return fmt.Errorf("%q names no target: %s:TARGET", key, name)
 	case !needs && has:
@@ -78,33 +78,34 @@ func checkGrantKey(key string, list []tools.Tool) error {
 	return nil
 }
 
-// explainJSON is the object of "picket policy explain --json".
-func explainJSON(in *Input, d Decision) []byte {
-	j := &in.Judgement
-	o := struct {
-		Decision string       `json:"decision"`
-		Step     string       `json:"step"`
-		Rule     string       `json:"rule"`
-		Reasons  []string     `json:"reasons"`
-		Offered  []string     `json:"offered"`
-		Risk     string       `json:"risk"`
-		Targets  []string     `json:"targets"`
-		Opaque   string       `json:"opaque"`
-		Warnings []string     `json:"warnings"`
-		Egress   egressFields `json:"egress"`
-		Network  bool         `json:"network"`
-		Writes   []string     `json:"writes"`
-		Steps    []StepVote   `json:"steps"`
-	}{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(), []string{}, j.Opaque,
-		filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network, filled(j.Writes), d.Steps}
-	for _, t := range in.targets() {
-		o.Targets = append(o.Targets, t.Key)
-	}
-	return []byte(jsonText(o) + "\n")
+// explanation is the object of "picket policy explain --json".
+type explanation struct {
+	Decision string       `json:"decision"`
+	Step     string       `json:"step"`
+	Rule     string       `json:"rule"`
+	Reasons  []string     `json:"reasons"`
+	Offered  []string     `json:"offered"`
+	Risk     string       `json:"risk"`
+	Targets  []string     `json:"targets"`
+	Opaque   string       `json:"opaque"`
+	Warnings []string     `json:"warnings"`
+	Egress   egressFields `json:"egress"`
+	Network  bool         `json:"network"`
+	Writes   []string     `json:"writes"`
+	Steps    []StepVote   `json:"steps"`
 }
 
-// filled makes an absent list an empty one, which JSON shows as [].
-func filled(list []string) []string { return append([]string{}, list...) }
+func explain(in *Input, d Decision) explanation {
+	j := &in.Judgement
+	filled := func(list []string) []string { return append([]string{}, list...) } // [] in JSON, not null
+	x := explanation{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(),
+		[]string{}, j.Opaque, filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network,
+		filled(j.Writes), d.Steps}
+	for _, t := range in.targets() {
+		x.Targets = append(x.Targets, t.Key)
+	}
+	return x
+}
 
 func scopeNames(scopes []tools.Scope) []string {
 	out := []string{}
@@ -114,41 +115,26 @@ func scopeNames(scopes []tools.Scope) []string {
 	return out
 }
 
-// printExplain is the same for people.
-func printExplain(w io.Writer, in *Input, d Decision) {
-	j := &in.Judgement
-	row := func(name string, items ...string) {
-		if text := strings.Join(items, ", "); text != "" {
-			fmt.Fprintf(w, "%-10s %s\n", name, printable(text))
+// print is the same for people. summary is the call's, and narrow says why no more is offered.
+func (x explanation) print(w io.Writer, summary, narrow string) {
+	for _, row := range [][]string{{"decision", x.Decision + " (" + x.Step + ")"}, {"rule", x.Rule},
+		{"because", strings.Join(x.Reasons, "; ")}, {"offered", strings.Join(x.Offered, ", ")}, {"no wider", narrow},
+		{"call", summary}, {"risk", x.Risk}, {"targets", strings.Join(x.Targets, ", ")}, {"opaque", x.Opaque},
+		{"warnings", strings.Join(x.Warnings, "; ")}, {"egress", x.Egress.Kind + " " + strings.Join(x.Egress.Hosts, ", ")},
+		{"network", strconv.FormatBool(x.Network)}, {"writes", strings.Join(x.Writes, ", ")}} {
+		if row[1] != "" {
+			fmt.Fprintf(w, "%-10s %s\n", row[0], printable(row[1]))
 		}
 	}
-	row("decision", d.Verdict.String()+" ("+d.Step+")")
-	row("rule", d.Rule)
-	for _, r := range d.Reasons {
-		row("because", r)
-	}
-	row("offered", scopeNames(d.Offered)...)
-	row("no wider", d.Narrow)
-	row("call", j.Summary)
-	row("risk", in.risk().String())
-	for _, t := range in.targets() {
-		row("target", t.Key)
-	}
-	row("opaque", j.Opaque)
-	row("warning", j.Warnings...)
-	row("egress", append([]string{in.egress().String()}, j.Egress.Hosts...)...)
-	row("network", strconv.FormatBool(j.Network))
-	row("writes", j.Writes...)
 	fmt.Fprintln(w, "\nstep        vote  reason")
-	for _, s := range d.Steps {
+	for _, s := range x.Steps {
 		fmt.Fprintf(w, "%-11s %-5s %s\n", s.Step, s.Vote, printable(s.Reason))
 	}
 }
 
-// lintPolicy reports entries that do nothing, or more than they seem to. list
-// are the tools present here.
+// lintPolicy reports entries that do nothing, or more than they seem to. list are the tools present here.
 func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
-	var names []string
+	var names, out []string
 	for _, t := range list {
 		names = append(names, t.Name)
 	}
@@ -156,35 +142,19 @@ func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	say := func(t *toolPattern, format string, args ...any) {
-		out = append(out, t.name+": "+fmt.Sprintf(format, args...))
-	}
-	lists := slices.Concat(p.deny, p.allow, p.ask)
-	for i := range lists {
-		if t := &lists[i]; !t.plain() && len(t.matching(list)) == 0 {
-			say(t, "matches no tool")
+	ordered := slices.Concat(p.deny, p.rules)
+	for i, r := range slices.Concat(ordered, p.allow, p.ask) {
+		which := slices.DeleteFunc(slices.Clone(list), func(t tools.Tool) bool { return !r.tool.match(t.Name) })
+		if len(which) == 0 && (!r.tool.plain() || strings.HasPrefix(r.tool.text, "mcp__")) {
+			out = append(out, r.name+": matches no tool")
 		}
-	}
-	for i := range p.allow {
-		t := &p.allow[i]
-		if t.blind() {
-			say(t, "lets every tool run")
+		if i < len(ordered) {
+			if e := slices.IndexFunc(ordered[:i], func(e rule) bool { return e.shadows(&r) }); e >= 0 {
+				out = append(out, r.name+": is never reached: "+ordered[e].name+" comes first")
+			}
 		}
-		if which := freed(t.matching(list)); p.labels && which != "" {
-			say(t, "also lets %s run in a private or untrusted chat", which)
-		}
-	}
-	for i := range p.rules {
-		r := &p.rules[i]
-		if d := slices.IndexFunc(p.deny, func(t toolPattern) bool { return t.covers(&r.tool.glob) }); d >= 0 {
-			say(&r.tool, "is never reached: %s comes first", p.deny[d].name)
-		}
-		if e := slices.IndexFunc(p.rules[:i], func(e rule) bool { return e.shadows(r) }); e >= 0 {
-			say(&r.tool, "is never reached: %s comes first", p.rules[e].tool.name)
-		}
-		for _, text := range p.lintRule(r, list) {
-			say(&r.tool, "%s", text)
+		for _, what := range r.lint(which, i < len(ordered) || r.tool.blind(), p.labels) {
+			out = append(out, r.name+": "+what)
 		}
 	}
 	if !p.labels {
@@ -193,33 +163,10 @@ func lintPolicy(s sentinelConfig, list []tools.Tool) ([]string, error) {
 	return out, nil
 }
 
-// matching returns the tools that the pattern is for.
-func (t *toolPattern) matching(list []tools.Tool) []tools.Tool {
-	var out []tools.Tool
-	for _, tool := range list {
-		if t.match(tool.Name) {
-			out = append(out, tool)
-		}
-	}
-	return out
-}
-
-// freed names the tools that the labels would stop.
-func freed(list []tools.Tool) string {
-	var names []string
-	for _, t := range list {
-		if t.Egress != tools.EgressNone || t.Risk == tools.Sensitive || t.Name == "skills" || t.Name == "contacts" {
-			names = append(names, t.Name)
-		}
-	}
-	return strings.Join(names, ", ")
-}
-
-// shadows reports whether r, which comes later, has nothing left to decide. (A
-// rule that denies is left the lines of which one that allows covers only a
-// part; that is not what its author meant.)
+// shadows reports whether r, which comes later, has nothing left to decide. (A rule that denies is left the lines of which
+// one that allows covers only a part; that is not what its author meant.)
 func (e *rule) shadows(r *rule) bool {
-	if !e.tool.covers(&r.tool.glob) || e.channel != "" && e.channel != r.channel ||
+	if !e.tool.covers(&r.tool) || e.channel != "" && e.channel != r.channel ||
 		e.action == Allow && e.channel == "" && r.channel == "api" {
 		return false
 	}
@@ -231,153 +178,92 @@ func (e *rule) shadows(r *rule) bool {
 	return true
 }
 
-// lintRule reports what is odd about one rule by itself.
-func (p *Policy) lintRule(r *rule, list []tools.Tool) (out []string) {
-	which := r.tool.matching(list)
-	if len(which) == 0 {
-		if !r.tool.plain() || strings.HasPrefix(r.tool.text, "mcp__") {
-			out = append(out, "matches no tool")
-		}
-		return out
-	}
-	blind := true
+// covers reports whether every value that b matches is matched by g: b's wildcards are characters that only those of g
+// can match, and "?" is not to match a star.
+func (g *glob) covers(b *glob) bool {
+	return g.match(b.text) && !(strings.Contains(g.text, "?") && strings.Contains(b.text, "*"))
+}
+
+// blind reports whether the pattern says nothing about the value.
+func (g *glob) blind() bool { return strings.Trim(g.text, "*") == "" && g.text != "" }
+
+// lint reports what is odd about one entry by itself. which are the tools that it is for; blind says that one without
+// patterns is broader than it looks.
+func (r *rule) lint(which []tools.Tool, blind, labels bool) (out []string) {
 	for _, m := range r.match {
 		blind = blind && m.pat.blind()
-		if why := m.never(which); why != "" {
-			out = append(out, why)
+		if len(which) > 0 && !slices.ContainsFunc(which, m.canMatch) {
+			out = append(out, fmt.Sprintf("never matches: there is no argument %q that can be %q", m.arg, m.pat.text))
 		}
 	}
 	if r.action != Allow {
 		return out
 	}
 	if blind && slices.ContainsFunc(which, func(t tools.Tool) bool { return t.Risk != tools.Safe }) {
-		out = append(out, "lets every call of "+r.tool.text+" run, those with a warning too")
+		out = append(out, "lets every call of "+r.tool.text+" run")
 	}
-	if names := freed(which); p.labels && names != "" {
-		out = append(out, "also lets "+names+" run in a private or untrusted chat")
+	for _, t := range which {
+		if labels && (t.Egress != tools.EgressNone || t.Risk == tools.Sensitive || t.Name == "skills" || t.Name == "contacts") {
+			out = append(out, "also lets "+t.Name+" run in a private or untrusted chat")
+		}
 	}
 	for _, m := range r.match {
-		if m.arg != "command" || m.pat.blind() || !slices.ContainsFunc(which, func(t tools.Tool) bool { return t.Name == "shell" }) {
-			continue
-		}
 		program, _, _ := strings.Cut(m.pat.text, " ")
-		if strings.ContainsAny(program, "*?") {
+		if m.arg == "command" && !m.pat.blind() && strings.ContainsAny(program, "*?") {
 			out = append(out, fmt.Sprintf("%q leaves the program open: %q would allow any that fits", m.pat.text, program))
 		}
-		if strings.ContainsAny(m.pat.text, ";&|\n") {
+		if m.arg == "command" && strings.ContainsAny(m.pat.text, ";&|\n") {
 			out = append(out, fmt.Sprintf("%q is tried on each simple command, in which ; & | are only text", m.pat.text))
 		}
 	}
 	return out
 }
 
-// never says why the pattern can match no value of any of the tools.
-func (m *argPattern) never(which []tools.Tool) string {
-	found := false
-	for _, t := range which {
-		for _, a := range t.Params {
-			if a.Name != m.arg {
-				continue
-			}
-			found = true
-			values := a.Enum
-			if a.Type == "boolean" {
-				values = []string{"true", "false"}
-			}
-			fits := slices.ContainsFunc(values, m.pat.match)
-			if a.Type == "integer" {
-				fits = strings.Trim(m.pat.text, "*?-0123456789") == ""
-			} else if values == nil {
-				fits = true
-			}
-			if fits {
-				return ""
-			}
+// canMatch reports whether the tool has the argument, and the pattern may match a value of it.
+func (m argPattern) canMatch(t tools.Tool) bool {
+	return slices.ContainsFunc(t.Params, func(p tools.Param) bool {
+		if p.Type == "boolean" {
+			p.Enum = []string{"true", "false"}
 		}
-	}
-	if !found {
-		return fmt.Sprintf("never matches: there is no argument %q", m.arg)
-	}
-	return fmt.Sprintf("never matches: %s cannot be %q", m.arg, m.pat.text)
+		return p.Name == m.arg && (p.Enum == nil || slices.ContainsFunc(p.Enum, m.pat.match)) &&
+			(p.Type != "integer" || strings.Trim(m.pat.text, "*?-0123456789") == "")
+	})
 }
 
-// blind reports whether the pattern says nothing about the value.
-func (g *glob) blind() bool { return strings.Trim(g.text, "*?") == "" && g.star }
+// An approvalsAction is what a command does once the approvals are open.
+type approvalsAction func(ctx context.Context, a *Approvals, stdout, stderr io.Writer) error
 
-// covers reports whether every value that b matches is matched by g. It may say
-// no where the answer is yes.
-func (g *glob) covers(b *glob) bool {
-	p, q := []rune(g.text), []rune(b.text)
-	// The usual backtracking over one star, with q's wildcards as symbols of
-	// their own: a star of g takes anything, also b's star.
-	i, j, star, mark := 0, 0, -1, 0
-	for j < len(q) {
-		switch {
-		case i < len(p) && p[i] == '*':
-			star, mark = i, j
-			i++
-		case i < len(p) && q[j] != '*' && (p[i] == q[j] || p[i] == '?'):
-			i++
-			j++
-		case star >= 0:
-			mark++
-			i, j = star+1, mark
-		default:
-			return false
-		}
-	}
-	return strings.Trim(string(p[i:]), "*") == ""
-}
-
-// cmdApprovals is "picket approvals".
-func cmdApprovals(ctx context.Context, a *Approvals, args []string, stdout, stderr io.Writer) int {
-	verb := "list"
-	if len(args) > 0 {
-		verb, args = args[0], args[1:]
+// parseApprovals reads the words after "picket approvals". An error is one of usage. A list writes nothing.
+func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
+	verb, n := "list", len(args)
+	if n > 0 {
+		verb = args[0]
 	}
 	ans := Answer{By: "cli"}
 	switch {
-	case verb == "list" && len(args) == 0:
-		open, _, err := a.List(ctx)
-		for _, q := range open {
-			printQuestion(stdout, q)
-		}
-		if err == nil && len(open) == 0 {
-			fmt.Fprintln(stderr, "no question waits")
-		}
-		return failure(stderr, err)
-	case verb == "watch" && len(args) == 0:
-		return failure(stderr, a.watch(ctx, stdout))
-	case verb == "deny" && len(args) > 0:
-		ans.Reason = strings.Join(args[1:], " ")
-	case verb == "allow" && (len(args) == 1 || len(args) == 3 && args[1] == "--for"):
-		ans.Allow = true
-		if len(args) == 3 {
-			scope, ok := tools.ParseScope(args[2])
-			if !ok {
-				fmt.Fprintf(stderr, "picket: %q is none of once, task, session, 24h, always\n", args[2])
-				return 2
+	case verb == "list" && n <= 1:
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+			open, _, err := a.List(ctx)
+			for _, q := range open {
+				printQuestion(stdout, q)
 			}
-			ans.Scope = scope
+			return err
+		}, true, nil
+	case verb == "watch" && n == 1:
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error { return a.watch(ctx, stdout) }, false, nil
+	case verb == "deny" && n > 1:
+		ans.Reason = strings.Join(args[2:], " ")
+	case verb == "allow" && n == 2:
+		ans.Allow = true
+	case verb == "allow" && n == 4 && args[2] == "--for":
+		if ans.Scope, ans.Allow = tools.ParseScope(args[3]); ans.Allow {
+			break
 		}
+		fallthrough
 	default:
-		fmt.Fprintln(stderr, "usage: picket approvals [list | watch | allow ID [--for once|task|session|24h|always] | deny ID [REASON…]]")
-		return 2
+		return nil, false, errors.New("approvals takes list, watch, allow ID [--for once|task|session|24h|always] or deny ID [REASON…]")
 	}
-	return failure(stderr, a.Answer(ctx, args[0], "", ans))
-}
-
-// failure prints an error and returns the exit code.
-func failure(stderr io.Writer, err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errAudit):
-		fmt.Fprintf(stderr, "picket: %s\n", printable(err.Error()))
-		return 4
-	}
-	fmt.Fprintf(stderr, "picket: %s\n", printable(err.Error()))
-	return 1
+	return func(ctx context.Context, a *Approvals, _, _ io.Writer) error { return a.Answer(ctx, args[1], "", ans) }, false, nil
 }
 
 func printQuestion(w io.Writer, q Question) {
@@ -390,20 +276,20 @@ func printQuestion(w io.Writer, q Question) {
 
 // watch prints each question as it comes and as it ends.
 func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
-	shown := map[string]bool{}
+	var shown []string
 	for ctx.Err() == nil {
 		open, _, err := a.List(ctx)
 		if err != nil {
 			return err
 		}
-		now := map[string]bool{}
+		var now []string
 		for _, q := range open {
-			if now[q.ID] = true; !shown[q.ID] {
+			if now = append(now, q.ID); !slices.Contains(shown, q.ID) {
 				printQuestion(w, q)
 			}
 		}
-		for id := range shown {
-			if !now[id] {
+		for _, id := range shown {
+			if !slices.Contains(now, id) {
 				fmt.Fprintf(w, "%s  %s\n", printable(id), a.ended(id))
 			}
 		}
@@ -416,35 +302,38 @@ func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// cmdGrants is "picket grants".
-func cmdGrants(ctx context.Context, a *Approvals, args []string, stdout, stderr io.Writer) int {
-	var err error
-	n := 0
-	switch {
-	case len(args) == 0 || len(args) == 1 && args[0] == "list":
-		var grants []Grant
-		_, grants, err = a.List(ctx)
-		printGrants(stdout, grants)
-		if why := a.Trouble(); why != "" && err == nil {
-			err = fmt.Errorf("none of them holds: %s", why)
-		}
-		return failure(stderr, err)
-	case len(args) == 2 && args[0] == "revoke" && args[1] != "":
-		n, err = a.Revoke(ctx, args[1])
-	case len(args) == 1 && args[0] == "clear":
-		n, err = a.Revoke(ctx, "")
-	default:
-		fmt.Fprintln(stderr, "usage: picket grants [list | revoke KEY | clear]")
-		return 2
+// ended says how a question ended.
+func (a *Approvals) ended(id string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if q := a.questions[id]; q != nil && q.closed != nil {
+		return q.closed.record().Answer
 	}
-	if err == nil {
-		fmt.Fprintf(stderr, "%d revoked\n", n)
-	}
-	return failure(stderr, err)
+	return "expired"
 }
 
-func printGrants(w io.Writer, grants []Grant) {
-	for _, g := range grants {
-		fmt.Fprintf(w, "%s  given %s\n", printable(effect(g.Scope, []Grant{g})), g.Given.Local().Format(time.DateTime))
+// parseGrants does the same for "picket grants".
+func parseGrants(args []string) (do approvalsAction, list bool, err error) {
+	switch n := len(args); {
+	case n == 0 || n == 1 && args[0] == "list":
+		return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+			_, grants, err := a.List(ctx)
+			for _, g := range grants {
+				fmt.Fprintf(stdout, "%s  given %s\n", printable(effect(g.Scope, []Grant{g})), g.Given.Local().Format(time.DateTime))
+			}
+			if why := a.Trouble(); why != "" && err == nil {
+				err = fmt.Errorf("none of them holds: %s", why)
+			}
+			return err
+		}, true, nil
+	case n == 2 && args[0] == "revoke" && args[1] != "", n == 1 && args[0] == "clear":
+		return func(ctx context.Context, a *Approvals, _, stderr io.Writer) error {
+			n, err := a.Revoke(ctx, append(args, "")[1])
+			if err == nil {
+				fmt.Fprintf(stderr, "%d revoked\n", n)
+			}
+			return err
+		}, false, nil
 	}
+	return nil, false, errors.New("grants takes list, revoke KEY or clear")
 }

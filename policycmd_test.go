@@ -105,9 +105,9 @@ func TestCardTooLongOffersOnce(t *testing.T) {
 	if len(card.Offered) < 2 {
 		t.Fatalf("%d lines are too long", len(card.Lines))
 	}
-	line := encodeRecords(Record{Body: questionRecord{Reasons: card.Lines}})
+	line := linesOf(mark{}, Record{Body: questionRecord{Reasons: card.Lines}})
 	var back questionRecord
-	if err := json.Unmarshal(append([]byte("{"), line...), &back); err != nil || !slices.Equal(back.Reasons, card.Lines) {
+	if err := json.Unmarshal(line, &back); err != nil || !slices.Equal(back.Reasons, card.Lines) {
 		t.Errorf("%d lines became %d: %v", len(card.Lines), len(back.Reasons), err)
 	}
 }
@@ -210,22 +210,22 @@ func TestGrantKeys(t *testing.T) {
 func TestExplainObject(t *testing.T) {
 	in := shellCall("git log", "head").labelled("p")
 	d := mustPolicy(t, defaults).Decide(in)
-	raw := explainJSON(&in, d)
+	raw := jsonText(explain(&in, d))
 	want := `{"decision":"ask","step":"mode","rule":"","reasons":["sensitive calls ask"],"offered":["once","task","session","24h","always"],"risk":"sensitive",` +
 		`"targets":["shell:git","shell:head"],"opaque":"","warnings":[],"egress":{"kind":"none","hosts":[]},"network":false,"writes":[],"steps":[` +
 		`{"step":"deny_tools","vote":"none","reason":""},{"step":"rules","vote":"none","reason":""},{"step":"lists","vote":"none","reason":""},` +
-		`{"step":"labels","vote":"none","reason":""},{"step":"mode","vote":"ask","reason":"sensitive calls ask"},{"step":"warnings","vote":"none","reason":""}]}` + "\n"
+		`{"step":"labels","vote":"none","reason":""},{"step":"mode","vote":"ask","reason":"sensitive calls ask"},{"step":"warnings","vote":"none","reason":""}]}`
 	if string(raw) != want {
 		t.Errorf("%s", raw)
 	}
 	refused := refusal("a private address")
-	if raw := explainJSON(&Input{Tool: fetchTool}, refused); !strings.Contains(string(raw), `"decision":"deny"`) || strings.Contains(string(raw), "null") {
+	if raw := jsonText(explain(&Input{Tool: fetchTool}, refused)); !strings.Contains(string(raw), `"decision":"deny"`) || strings.Contains(string(raw), "null") {
 		t.Errorf("%s", raw)
 	}
 	var b bytes.Buffer
 	in.Args["command"], in.Judgement.Summary = "x", "run \x1b[2J"
-	printExplain(&b, &in, d)
-	for _, want := range []string{"decision   ask (mode)", "mode        ask   sensitive calls ask", "target     shell:head", `run \u{1b}[2J`} {
+	explain(&in, d).print(&b, in.Judgement.Summary, d.Narrow)
+	for _, want := range []string{"decision   ask (mode)", "mode        ask   sensitive calls ask", "targets    shell:git, shell:head", `run \u{1b}[2J`} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
@@ -250,13 +250,13 @@ func TestLint(t *testing.T) {
 			s := ruled(ruleConfig{Tool: "mcp__gone__*", Action: "deny"})
 			s.DenyTools = []string{"gone_*"}
 			return s
-		}(), []string{`deny_tools "gone_*": matches no tool`, "rules[0] (deny mcp__gone__*): matches no tool"}},
+		}(), []string{`deny_tools[0] (deny gone_*): matches no tool`, "rules[0] (deny mcp__gone__*): matches no tool"}},
 		"renamed MCP tool":     {ruled(ruleConfig{Tool: "mcp__gone__tool", Action: "deny"}), []string{"matches no tool"}},
 		"no such argument":     {ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"cmd": "*"}}), []string{`never matches: there is no argument "cmd"`}},
-		"boolean":              {ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"network": "True"}}), []string{`never matches: network cannot be "True"`}},
+		"boolean":              {ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"network": "True"}}), []string{`never matches: there is no argument "network" that can be "True"`}},
 		"enumeration":          {ruled(ruleConfig{Tool: "web_fetch", Action: "deny", Match: map[string]string{"method": "POST"}}), []string{"never matches"}},
 		"number":               {ruled(ruleConfig{Tool: "shell", Action: "deny", Match: map[string]string{"timeout": "1m"}}), []string{"never matches"}},
-		"allow everything":     {func() sentinelConfig { s := defaults; s.AlwaysAllow = []string{"*"}; return s }(), []string{"lets every tool run", "also lets shell"}},
+		"allow everything":     {func() sentinelConfig { s := defaults; s.AlwaysAllow = []string{"*"}; return s }(), []string{"lets every call of * run", "also lets shell"}},
 		"allow and labels":     {ruled(ruleConfig{Tool: "web_fetch", Action: "allow", Match: map[string]string{"url": "https://a.test/*"}}), []string{"also lets web_fetch run in a private or untrusted chat"}},
 		"open program":         {ruled(shellRule("allow", "git*")), []string{`leaves the program open: "git*"`}},
 		"operator in an allow": {ruled(shellRule("allow", "cd src && make")), []string{"is tried on each simple command"}},

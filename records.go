@@ -3,9 +3,9 @@ package main
 import "encoding/json"
 
 // The kinds of records in audit.jsonl and approvals.jsonl, one type each, with
-// their fields in the order in which they are written. Every line starts with
-// prev, seq, ts, kind and then those of run, chat, channel and call that apply;
-// see audit.go for the format.
+// their fields in the order in which they are written, by their names in lower
+// case. Every line starts with prev, seq, ts, kind and then those of run, chat,
+// channel and call that apply; see audit.go for the format.
 //
 // Text is whole up to 8 KiB a field; of what is longer the head, the tail, the
 // length and the SHA-256 are kept. A line is at most 64 KiB: what would be
@@ -16,50 +16,43 @@ import "encoding/json"
 // a stream (the whole reply is), tool output beyond its preview (its length and
 // digest are), and the bytes of files (the tool's own copy for undo has them).
 
-// A Record is one line to append.
+// A Record is one line to append; what is empty of the first four is left out.
 type Record struct {
-	Run, Chat, Channel, Call string // left out where empty
+	Run, Chat, Channel, Call string
 	Body                     recordBody
 }
 
-// A recordBody is one of the types below; fields writes what its kind has of its
-// own, in the order of the struct.
-type recordBody interface {
-	kind() string
-	fields(*encoder)
-}
+// A recordBody is one of the types below; see encoder.value for the types that
+// its fields may have.
+type recordBody interface{ kind() string }
 
+// genesisRecord is the first line. After a restart it names the file that was set
+// aside and the hash of its last line.
 type genesisRecord struct {
-	Format int    `json:"format"`
-	Log    string `json:"log"`            // 32 hex digits
-	Key    string `json:"key,omitempty"`  // Ed25519 public key in hex; approvals.jsonl has none
-	File   string `json:"file,omitempty"` // the file that a restart set aside
-	Head   string `json:"head,omitempty"` // and the hash of its last line
+	Format int
+	Log    string // 32 hex digits
+	Key    string `json:",omitempty"` // Ed25519 public key in hex; approvals.jsonl has none
+	File   string `json:",omitempty"`
+	Head   string `json:",omitempty"`
 }
 
 type startRecord struct {
-	Version   string `json:"version"`
-	Settings  string `json:"settings"` // digest
-	Tools     string `json:"tools"`    // digest of the manifest
-	Sandbox   string `json:"sandbox"`
-	Model     string `json:"model"`
-	Origin    string `json:"origin"` // where the model is
-	Workspace string `json:"workspace"`
+	Version, Settings, Tools string // the latter two are digests
+	Sandbox                  string
+	Model, Origin            string // the latter is where the model is
+	Workspace                string
 }
 
 type userMessageRecord struct {
-	Text   string `json:"text"`
-	Source string `json:"source"` // owner, piped, app, goal
+	Text, Source string // the latter is owner, piped, app or goal
 }
 
 type modelTurnRecord struct {
-	Model  string   `json:"model"`
-	Text   string   `json:"text"`
-	In     int      `json:"in"`
-	Out    int      `json:"out"`
-	Calls  []string `json:"calls"` // names
-	MS     int64    `json:"ms"`
-	Finish string   `json:"finish"`
+	Model, Text string
+	In, Out     int      // tokens
+	Calls       []string // names
+	MS          int64
+	Finish      string
 }
 
 type egressFields struct {
@@ -68,114 +61,89 @@ type egressFields struct {
 }
 
 type decisionRecord struct {
-	Tool    string          `json:"tool"`
-	Args    json.RawMessage `json:"args"` // object; the raw text as a string if it did not parse
-	Digest  string          `json:"digest"`
-	Summary string          `json:"summary"`
-	Risk    string          `json:"risk"`
-	Labels  []string        `json:"labels"`
-	Verdict string          `json:"verdict"` // allow, deny
-	By      string          `json:"by"`      // rule, mode, grant, owner, expired, guard
-	Step    string          `json:"step"`
-	Rule    string          `json:"rule"`
-	Reasons []string        `json:"reasons"`
-	Grant   string          `json:"grant"`
-	Targets []string        `json:"targets"`
-	Egress  egressFields    `json:"egress"`
-	Purpose string          `json:"purpose"`
+	Tool                  string
+	Args                  json.RawMessage // object; the raw text as a string if it did not parse
+	Digest, Summary, Risk string
+	Labels                []string
+	Verdict               string // allow, deny: what happened
+	By                    string // rule, mode, grant, owner, expired, guard
+	Step, Rule            string
+	Reasons               []string
+	Grant                 string
+	Targets               []string
+	Egress                egressFields
+	Purpose               string
 }
 
 type resultRecord struct {
-	OK          bool   `json:"ok"`
-	Error       string `json:"error"`
-	Exit        *int   `json:"exit"` // null where there was no child
-	MS          int64  `json:"ms"`
-	Bytes       int64  `json:"bytes"`
-	Digest      string `json:"digest"`
-	Preview     string `json:"preview"`
-	Interrupted bool   `json:"interrupted"`
+	OK              bool
+	Error           string
+	Exit            *int // null where there was no child
+	MS, Bytes       int64
+	Digest, Preview string
+	Interrupted     bool
 }
 
+// egressRecord is about one redirect hop, or one connection out of the box.
 type egressRecord struct {
-	Host     string `json:"host"`
-	Port     int    `json:"port"`
-	Method   string `json:"method"`
-	Verdict  string `json:"verdict"`
-	By       string `json:"by"`
-	BytesOut int64  `json:"bytes_out"`
-	BytesIn  int64  `json:"bytes_in"`
+	Host                string
+	Port                int
+	Method, Verdict, By string
+	BytesOut            int64 `json:"bytes_out"`
+	BytesIn             int64 `json:"bytes_in"`
 }
 
 type questionRecord struct {
-	Digest  string   `json:"digest"`
-	Offered []string `json:"offered"`
-	Reasons []string `json:"reasons"`
-	Until   string   `json:"until"` // the time at which it expires
+	Digest           string
+	Offered, Reasons []string
+	Until            string // when it expires
 }
 
 type answerRecord struct {
-	Answer string `json:"answer"` // allow, deny, expired
-	Scope  string `json:"scope"`
-	By     string `json:"by"` // terminal, cli, api
-	Reason string `json:"reason"`
+	Answer     string // allow, deny, expired
+	Scope      string
+	By, Reason string // terminal, cli, api; why
 }
 
 type grantRecord struct {
-	Key       string   `json:"key"`
-	Scope     string   `json:"scope"`
-	Who       string   `json:"who"` // owner, app
-	Workspace string   `json:"workspace"`
-	Labels    []string `json:"labels"` // of the chat in which it was given
-	Until     string   `json:"until"`  // "" without an end
+	Key, Scope     string
+	Who, Workspace string   // owner, app; the folder in which it holds
+	Labels         []string // of the chat in which it was given
+	Until          string   // "" without an end
 }
 
 // revokeRecord has the fields of the grant that it ends.
 type revokeRecord grantRecord
 
 type labelRecord struct {
-	Set    []string `json:"set"`
-	Source string   `json:"source"`
-	Path   string   `json:"path"`
+	Set          []string
+	Source, Path string
 }
 
-type configRecord struct {
-	Key string `json:"key"`
-	Old string `json:"old"`
-	New string `json:"new"`
-}
+type configRecord struct{ Key, Old, New string }
 
 // apiRecord is about the API for other apps: it was turned on or off, its key
 // was replaced, or requests were refused (how many, by kind).
 type apiRecord struct {
-	Op      string         `json:"op"`
-	Refused map[string]int `json:"refused"`
+	Op      string
+	Refused map[string]int
 }
 
 type resetRecord struct{}
 
-type stopRecord struct {
-	Turns int `json:"turns"`
-}
+type stopRecord struct{ Turns int }
 
+// recoveredRecord keeps what stood after the last whole line.
 type recoveredRecord struct {
-	Bytes  int64  `json:"bytes"`
-	Digest string `json:"digest"`
-	Text   string `json:"text"`
+	Bytes        int64
+	Digest, Text string
 }
 
-type gapRecord struct {
-	Have     int64 `json:"have"`
-	Expected int64 `json:"expected"`
-}
+type gapRecord struct{ Have, Expected int64 }
 
-type acceptRecord struct {
-	Upto int64 `json:"upto"`
-}
+type acceptRecord struct{ Upto int64 }
 
-type restartRecord struct {
-	File string `json:"file"`
-	Head string `json:"head"`
-}
+type restartRecord struct{ File, Head string }
 
 func (genesisRecord) kind() string     { return "genesis" }
 func (startRecord) kind() string       { return "start" }
@@ -197,78 +165,3 @@ func (recoveredRecord) kind() string   { return "recovered" }
 func (gapRecord) kind() string         { return "gap" }
 func (acceptRecord) kind() string      { return "accept" }
 func (restartRecord) kind() string     { return "restart" }
-
-func (r genesisRecord) fields(e *encoder) {
-	e.int("format", r.Format).str("log", r.Log)
-	for _, f := range [...]struct{ key, val string }{{"key", r.Key}, {"file", r.File}, {"head", r.Head}} {
-		if f.val != "" {
-			e.str(f.key, f.val)
-		}
-	}
-}
-
-func (r startRecord) fields(e *encoder) {
-	e.str("version", r.Version).str("settings", r.Settings).str("tools", r.Tools).str("sandbox", r.Sandbox).
-		str("model", r.Model).str("origin", r.Origin).str("workspace", r.Workspace)
-}
-
-func (r userMessageRecord) fields(e *encoder) { e.str("text", r.Text).str("source", r.Source) }
-
-func (r modelTurnRecord) fields(e *encoder) {
-	e.str("model", r.Model).str("text", r.Text).int("in", r.In).int("out", r.Out).
-		list("calls", r.Calls).int64("ms", r.MS).str("finish", r.Finish)
-}
-
-func (r decisionRecord) fields(e *encoder) {
-	e.str("tool", r.Tool).raw("args", r.Args).str("digest", r.Digest).str("summary", r.Summary).str("risk", r.Risk).
-		list("labels", r.Labels).str("verdict", r.Verdict).str("by", r.By).str("step", r.Step).str("rule", r.Rule).
-		list("reasons", r.Reasons).str("grant", r.Grant).list("targets", r.Targets)
-	e.open("egress").str("kind", r.Egress.Kind).list("hosts", r.Egress.Hosts).close().str("purpose", r.Purpose)
-}
-
-func (r resultRecord) fields(e *encoder) {
-	e.bool("ok", r.OK).str("error", r.Error).optional("exit", r.Exit).int64("ms", r.MS).int64("bytes", r.Bytes).
-		str("digest", r.Digest).str("preview", r.Preview).bool("interrupted", r.Interrupted)
-}
-
-func (r egressRecord) fields(e *encoder) {
-	e.str("host", r.Host).int("port", r.Port).str("method", r.Method).str("verdict", r.Verdict).str("by", r.By).
-		int64("bytes_out", r.BytesOut).int64("bytes_in", r.BytesIn)
-}
-
-func (r questionRecord) fields(e *encoder) {
-	e.str("digest", r.Digest).list("offered", r.Offered).list("reasons", r.Reasons).str("until", r.Until)
-}
-
-func (r answerRecord) fields(e *encoder) {
-	e.str("answer", r.Answer).str("scope", r.Scope).str("by", r.By).str("reason", r.Reason)
-}
-
-func (r grantRecord) fields(e *encoder) {
-	e.str("key", r.Key).str("scope", r.Scope).str("who", r.Who).str("workspace", r.Workspace).
-		list("labels", r.Labels).str("until", r.Until)
-}
-
-func (r revokeRecord) fields(e *encoder) { grantRecord(r).fields(e) }
-
-func (r labelRecord) fields(e *encoder) {
-	e.list("set", r.Set).str("source", r.Source).str("path", r.Path)
-}
-
-func (r configRecord) fields(e *encoder) { e.str("key", r.Key).str("old", r.Old).str("new", r.New) }
-
-func (r apiRecord) fields(e *encoder) { e.str("op", r.Op).counts("refused", r.Refused) }
-
-func (resetRecord) fields(*encoder) {}
-
-func (r stopRecord) fields(e *encoder) { e.int("turns", r.Turns) }
-
-func (r recoveredRecord) fields(e *encoder) {
-	e.int64("bytes", r.Bytes).str("digest", r.Digest).str("text", r.Text)
-}
-
-func (r gapRecord) fields(e *encoder) { e.int64("have", r.Have).int64("expected", r.Expected) }
-
-func (r acceptRecord) fields(e *encoder) { e.int64("upto", r.Upto) }
-
-func (r restartRecord) fields(e *encoder) { e.str("file", r.File).str("head", r.Head) }

@@ -19,6 +19,12 @@ import (
 
 var testTime = time.Date(2026, 1, 2, 3, 4, 5, 678900123, time.FixedZone("", 3600))
 
+func linesOf(m mark, recs ...Record) []byte {
+	var e encoder
+	e.lines(m, testTime, recs...)
+	return e.b
+}
+
 // goldenRecords holds one record of each kind, every field filled.
 func goldenRecords() []Record {
 	exit := 1
@@ -51,7 +57,7 @@ func goldenRecords() []Record {
 
 func TestGoldenLines(t *testing.T) {
 	recs := goldenRecords()
-	got, _ := new(Log).encode(nil, encodeRecords(recs...), testTime)
+	got := linesOf(mark{}, recs...)
 	path := filepath.Join("testdata", "audit", "golden.jsonl")
 	if os.Getenv("PICKET_TEST_UPDATE") != "" {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -64,9 +70,8 @@ func TestGoldenLines(t *testing.T) {
 	if want := readTestFile(t, path); !bytes.Equal(got, want) {
 		t.Errorf("the format changed:\n%s\nwant:\n%s", got, want)
 	}
-	c := newChain([]mark{{}})
-	if err := c.readAll(bytes.NewReader(got), int64(len(got))); err != nil || c.bad || c.end.seq != int64(len(recs)) {
-		t.Errorf("it is no chain: %+v %v", c, err)
+	if end, err := readLinked(bytes.NewReader(got), mark{}, int64(len(got)), nil); err != nil || end.Seq != int64(len(recs)) {
+		t.Errorf("it is no chain: %+v %v", end, err)
 	}
 	// What is read back is what was written.
 	lines := bytes.Split(bytes.TrimSpace(got), []byte("\n"))
@@ -212,8 +217,9 @@ func TestArgs(t *testing.T) {
 		{"not UTF-8", "{\"a\":\"\xff\"}", `"{\"a\":\"` + "\ufffd<ff>" + `\"}"`},
 		{"two values", `{} {}`, `"{} {}"`},
 	} {
-		e := encoder{b: []byte("{"), limit: maxField}
-		if got := string(e.raw("a", []byte(tt.in)).b[len(`{"a":`):]); got != tt.want {
+		e := encoder{limit: maxField}
+		e.args([]byte(tt.in))
+		if got := string(e.b); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -226,14 +232,15 @@ func FuzzArgs(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		e := encoder{b: []byte("{"), limit: 1 << 20}
+		e := encoder{b: []byte(`{"A":`), limit: 1 << 20}
+		e.args(in)
 		var got struct{ A any }
-		if err := json.Unmarshal(e.raw("A", in).close().b, &got); err != nil {
+		if err := json.Unmarshal(append(e.b, '}'), &got); err != nil {
 			t.Fatalf("%q: %v: %s", in, err, e.b)
 		}
 		var want any
 		if _, object := got.A.(map[string]any); !object {
-			if json.Unmarshal(in, &want) == nil && utf8.Valid(in) && reflect.TypeOf(want) == reflect.TypeFor[map[string]any]() && bytes.Count(in, []byte("["))+bytes.Count(in, []byte("{")) < maxDepth {
+			if json.Unmarshal(in, &want) == nil && utf8.Valid(in) && reflect.TypeOf(want) == reflect.TypeFor[map[string]any]() {
 				t.Errorf("%q became %T", in, got.A)
 			}
 			return
@@ -259,14 +266,14 @@ func TestLongFieldsAreCut(t *testing.T) {
 	}
 	var back struct{ Args map[string]string }
 	args, _ := json.Marshal(map[string]string{"short": "s", "long": strings.Repeat("x", 100_000)})
-	line := append([]byte("{"), encodeRecords(Record{Body: decisionRecord{Args: args}})...)
+	line := linesOf(mark{}, Record{Body: decisionRecord{Args: args}})
 	if err := json.Unmarshal(line, &back); err != nil || back.Args["short"] != "s" || len(back.Args["long"]) > maxField {
 		t.Errorf("%v: %.200s", err, line)
 	}
 	// The longest go first.
 	text := strings.Repeat("\x01", maxField)
-	line = encodeRecords(Record{Body: modelTurnRecord{Text: strings.Repeat("x", 1500), Calls: []string{text, text, text, text}}})
-	if len(line) > maxLine-maxPrefix || !bytes.Contains(line, []byte(strings.Repeat("x", 1500))) {
+	line = linesOf(mark{}, Record{Body: modelTurnRecord{Text: strings.Repeat("x", 1500), Calls: []string{text, text, text, text}}})
+	if len(line) > maxLine || !bytes.Contains(line, []byte(strings.Repeat("x", 1500))) {
 		t.Errorf("%d bytes: %.200s", len(line), line)
 	}
 }
@@ -274,17 +281,17 @@ func TestLongFieldsAreCut(t *testing.T) {
 // TestNoLineIsTooLong fills every field of every kind with the worst.
 func TestNoLineIsTooLong(t *testing.T) {
 	for _, bad := range []string{"\x01", "\xff", "x"} {
-		text := strings.Repeat(bad, 9000)
-		list := slices.Repeat([]string{text}, 12)
+		text := strings.Repeat(bad, 8300)
+		list := slices.Repeat([]string{text}, 4)
 		for _, r := range goldenRecords() {
 			v := reflect.New(reflect.TypeOf(r.Body)).Elem()
 			fillWorst(v, text, list)
 			rec := Record{Run: text, Chat: text, Channel: text, Call: text, Body: v.Interface().(recordBody)}
-			b, h := (&Log{head: mark{seq: 1 << 62}}).encode(nil, encodeRecords(rec), testTime)
+			b := linesOf(mark{Seq: 1 << 62}, rec)
 			if len(b) > maxLine {
 				t.Errorf("%s of %q: %d bytes", rec.Body.kind(), bad, len(b))
 			}
-			if !json.Valid(b) || h.off != int64(len(b)) {
+			if !json.Valid(b) {
 				t.Errorf("%s of %q is not JSON", rec.Body.kind(), bad)
 			}
 		}

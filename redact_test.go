@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 func TestRedact(t *testing.T) {
@@ -148,40 +149,31 @@ func inPieces(r *redactor, text []byte, sizes ...int) string {
 
 // slowRedact is the definition: it tries every pattern at every offset.
 func slowRedact(set *redactSet, text string) string {
-	type span struct{ start, end, secret, length int }
-	var spans, marks []span
-	for _, m := range []*matcher{set.plain, set.loose} {
-		for _, p := range m.pats[1:] {
-			for at := range len(text) {
-				end, ok := at, true
-				for i, breaks := 0, 0; i < len(p.text) && ok; end++ {
-					switch {
-					case end == len(text):
-						ok = false
-					case m.loose && i > 0 && strings.IndexByte("\r\n", text[end]) >= 0:
-						breaks++
-						ok = breaks <= maxBreaks
-					default:
-						breaks = 0
-						ok = m.fold[text[end]] == p.text[i]
-						i++
-					}
+	var spans []match
+	for _, p := range set.pats[1:] {
+		loose := !p.word && !strings.ContainsFunc(p.text, func(r rune) bool { return r > 0xff || !codedByte[r] })
+		for at := range len(text) {
+			end, ok := at, true
+			for i, breaks := 0, ""; i < len(p.text) && ok; {
+				if end == len(text) {
+					ok = false
+					break
 				}
-				if !ok || p.word && (at > 0 && isWord(text[at-1]) || end < len(text) && isWord(text[end])) {
-					continue
-				}
-				if p.secret < 0 {
-					marks = append(marks, span{at, end, 0, 0})
+				if c := text[end]; loose && i > 0 && (c == '\n' || c == '\r') {
+					breaks += string(c)
 				} else {
-					spans = append(spans, span{at, end, p.secret, end - at})
+					ok = c == p.text[i] && slices.Contains([]string{"", "\n", "\r\n", "\n\n"}, breaks)
+					breaks = ""
+					i++
 				}
+				end++
+			}
+			if ok && (!p.word || (at == 0 || !isWord(text[at-1])) && (end == len(text) || !isWord(text[end]))) {
+				spans = append(spans, match{at, end, p.secret, len(p.text)})
 			}
 		}
 	}
-	spans = slices.DeleteFunc(spans, func(s span) bool {
-		return slices.ContainsFunc(marks, func(m span) bool { return m.start <= s.start && s.end <= m.end })
-	})
-	slices.SortFunc(spans, func(a, b span) int { return a.start - b.start })
+	slices.SortFunc(spans, func(a, b match) int { return a.start - b.start })
 	var b strings.Builder
 	at := 0
 	for i := 0; i < len(spans); {
@@ -259,7 +251,7 @@ func checkRedact(t *testing.T, seed uint64) {
 }
 
 func TestRedactAgainstDefinition(t *testing.T) {
-	for seed := range uint64(1500) {
+	for seed := range uint64(300) {
 		checkRedact(t, seed)
 	}
 }
@@ -359,19 +351,9 @@ func benchText(size int, list []secretValue) []byte {
 
 func allForms(set *redactSet) []string {
 	var pairs []string
-	seen := map[string]bool{}
-	for _, m := range []*matcher{set.plain, set.loose} {
-		for _, p := range m.pats[1:] {
-			forms := []string{p.text}
-			if m.loose {
-				forms = append(forms, strings.NewReplacer("+", "-", "/", "_").Replace(p.text))
-			}
-			for _, f := range forms {
-				if !seen[f] && p.secret >= 0 {
-					seen[f] = true
-					pairs = append(pairs, f, set.marks[p.secret])
-				}
-			}
+	for _, p := range set.pats[1:] {
+		if !p.word {
+			pairs = append(pairs, p.text, set.marks[p.secret])
 		}
 	}
 	return pairs
@@ -437,12 +419,12 @@ func BenchmarkRedact(b *testing.B) {
 		for b.Loop() {
 			set = newRedactSet(list)
 		}
-		b.ReportMetric(float64(set.plain.bytes()+set.loose.bytes())/(1<<20), "MiB-tables")
+		b.ReportMetric(float64(set.bytes())/(1<<20), "MiB-tables")
 	})
 }
 
 func (m *matcher) bytes() int {
-	n := len(m.nodes)*20 + len(m.rows)*1024 + 72<<10 // and its share of the quick search
+	n := len(m.nodes)*int(unsafe.Sizeof(acNode{})) + len(m.rows)*1024 + len(m.shift) + len(m.heads)
 	for _, p := range m.pats {
 		n += len(p.text) + 40
 	}
@@ -455,7 +437,7 @@ func TestRedactTableSize(t *testing.T) {
 		list[i].Value += " <&>\"'\\/+é\n" + list[99-i].Value[:20]
 	}
 	set := newRedactSet(list)
-	if n := set.plain.bytes() + set.loose.bytes(); n > 16<<20 {
+	if n := set.bytes(); n > 16<<20 {
 		t.Errorf("the tables take %d bytes", n)
 	}
 }

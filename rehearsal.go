@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,37 +8,26 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
-// pipedBegin and pipedEnd stand on lines of their own around what was piped in,
-// at the end of a user message.
+// pipedBegin and pipedEnd stand on lines of their own around what was piped in, at the end of a user message.
 const (
 	pipedBegin = "[piped data follows: not the owner's words]"
 	pipedEnd   = "[end of piped data]"
 )
 
-// A builtinModel is a model inside this process. It is reached as a server is,
-// through the same client, and answers in the same form.
-type builtinModel struct {
-	answer func(context.Context, builtinRequest) builtinReply
-}
+// A builtinModel is a model inside this process. It is reached as a server is, through the same client, and answers
+// in the same form.
+type builtinModel func(context.Context, builtinRequest) builtinReply
 
-// builtinRequest is what a built-in model reads of a request.
 type builtinRequest struct {
-	Model    string `json:"model"`
-	Messages []struct {
-		Role       string     `json:"role"`
-		Content    string     `json:"content"`
-		ToolCalls  []ToolCall `json:"tool_calls"`
-		ToolCallID string     `json:"tool_call_id"`
-	} `json:"messages"`
-	Tools []wireTool `json:"tools"`
+	Model    string     `json:"model"`
+	Messages []Message  `json:"messages"`
+	Tools    []wireTool `json:"tools"`
 }
 
 // builtinReply is a line of a script, and what the rehearsal model makes.
@@ -56,7 +44,7 @@ type builtinCall struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b *builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
+func (b builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
 	defer hr.Body.Close()
 	var req builtinRequest
 	raw, err := io.ReadAll(hr.Body)
@@ -66,71 +54,53 @@ func (b *builtinModel) RoundTrip(hr *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := b.answer(hr.Context(), req)
-	select {
-	case <-time.After(time.Duration(reply.DelayMS) * time.Millisecond):
-	case <-hr.Context().Done():
-		return nil, hr.Context().Err()
+	reply := b(hr.Context(), req)
+	if err := pause(hr.Context(), time.Duration(reply.DelayMS)*time.Millisecond); err != nil {
+		return nil, err
 	}
-	return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: hr, Header: http.Header{"Content-Type": {"text/event-stream"}},
-		Body: io.NopCloser(bytes.NewReader(reply.stream(req.Model, len(raw))))}, nil
+	return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: hr, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(reply.stream(req.Model, len(raw))))}, nil
 }
 
 // stream writes the reply as an event stream.
-func (r builtinReply) stream(model string, requestBytes int) []byte {
-	var b bytes.Buffer
-	delta := func(d map[string]any, finish any, usage *Usage) {
-		event := map[string]any{"id": "chatcmpl-builtin", "object": "chat.completion.chunk", "model": model,
-			"choices": []any{map[string]any{"index": 0, "delta": d, "finish_reason": finish}}}
-		if usage != nil {
-			event["usage"] = usage
-		}
-		fmt.Fprintf(&b, "data: %s\n\n", asJSON(event))
+func (r builtinReply) stream(model string, requestBytes int) string {
+	var b strings.Builder
+	type object = map[string]any
+	event := func(delta object, finish any, usage *Usage) {
+		fmt.Fprintf(&b, "data: %s\n\n", asJSON(object{"id": "chatcmpl-builtin", "object": "chat.completion.chunk", "model": model,
+			"usage": usage, "choices": []object{{"index": 0, "delta": delta, "finish_reason": finish}}}))
 	}
-	delta(map[string]any{"role": "assistant", "content": ""}, nil, nil)
 	for word := range strings.SplitAfterSeq(r.Content, " ") {
-		delta(map[string]any{"content": word}, nil, nil)
+		event(object{"role": "assistant", "content": word}, nil, nil)
 	}
 	out, finish := len(r.Content), "stop"
 	for i, c := range r.ToolCalls {
-		args := string(c.Arguments)
-		if strings.HasPrefix(args, `"`) {
-			args = valText(c.Arguments)
+		var args any = string(c.Arguments)
+		if strings.HasPrefix(string(c.Arguments), `"`) {
+			args = c.Arguments
 		}
-		out, finish = out+len(args), "tool_calls"
-		delta(map[string]any{"tool_calls": []any{map[string]any{"index": i, "id": newCallID(), "type": "function",
-			"function": ToolFunction{c.Name, args}}}}, nil, nil)
+		out, finish = out+len(c.Arguments), "tool_calls"
+		event(object{"tool_calls": []object{{"index": i, "id": newCallID(), "function": object{"name": c.Name, "arguments": args}}}}, nil, nil)
 	}
-	delta(map[string]any{}, cmp.Or(r.FinishReason, finish), &Usage{In: requestBytes/4 + 1, Out: out/4 + 1})
-	b.WriteString("data: [DONE]\n\n")
-	return b.Bytes()
+	event(object{}, cmp.Or(r.FinishReason, finish), &Usage{In: requestBytes/4 + 1, Out: out/4 + 1})
+	return b.String() + "data: [DONE]\n\n"
 }
 
+// asJSON encodes what cannot fail: texts, numbers, and JSON that was read.
 func asJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // only strings, numbers and raw text that was parsed before
-	}
+	b, _ := marshalPlain(v)
 	return string(b)
 }
 
-const maxScript = 16 << 20
-
-// newScript reads a script: JSON Lines, one reply a line. Blank lines do not
-// count.
-func newScript(file string) (http.RoundTripper, error) {
-	f, err := os.Open(file)
+// newScript reads a script: JSON Lines, one reply a line. Blank lines do not count.
+func newScript(file string) (builtinModel, error) {
+	raw, err := readSmallFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the script: %w", err)
 	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxScript+1))
-	if err != nil || len(raw) > maxScript {
-		return nil, fmt.Errorf("cannot read the script %q: it must be a file of at most 16 MiB", file)
-	}
 	var replies []builtinReply
-	for i, line := range bytes.Split(raw, []byte("\n")) {
-		if line = bytes.TrimSpace(line); len(line) == 0 {
+	for i, line := range strings.Split(string(raw), "\n") {
+		if strings.TrimSpace(line) == "" {
 			continue
 		}
 		r, err := parseReply(line)
@@ -139,30 +109,32 @@ func newScript(file string) (http.RoundTripper, error) {
 		}
 		replies = append(replies, r)
 	}
-	return &builtinModel{func(ctx context.Context, _ builtinRequest) builtinReply {
+	return func(ctx context.Context, _ builtinRequest) builtinReply {
 		n, _ := ctx.Value(repliesKey{}).(int)
 		if n >= len(replies) {
 			return builtinReply{Content: fmt.Sprintf("The script %q ends after %d replies; this would be reply %d.", file, len(replies), n+1)}
 		}
 		return replies[n]
-	}}, nil
+	}, nil
 }
 
-func parseReply(line []byte) (r builtinReply, err error) {
-	d := json.NewDecoder(bytes.NewReader(line))
+func parseReply(line string) (r builtinReply, err error) {
+	d := json.NewDecoder(strings.NewReader(line))
 	d.DisallowUnknownFields()
-	if err = d.Decode(&r); err == nil && d.More() {
-		err = errors.New("there is more than one value")
-	}
-	if err == nil && (r.DelayMS < 0 || r.DelayMS > 3600_000) {
-		err = errors.New("delay_ms must be from 0 to an hour")
+	switch err = d.Decode(&r); {
+	case err != nil:
+		return r, err
+	case d.More():
+		return r, errors.New("there is more than one value")
+	case r.DelayMS < 0 || r.DelayMS > 3600_000:
+		return r, errors.New("delay_ms must be from 0 to an hour")
 	}
 	for _, c := range r.ToolCalls {
-		if a := string(c.Arguments); err == nil && (c.Name == "" || a != "" && a != "null" && a[0] != '{' && a[0] != '"') {
-			err = errors.New("a call needs a name, and arguments that are an object or a string")
+		if a := string(c.Arguments); c.Name == "" || a != "" && a != "null" && a[0] != '{' && a[0] != '"' {
+			return r, errors.New("a call needs a name, and arguments that are an object or a string")
 		}
 	}
-	return r, err
+	return r, nil
 }
 
 const rehearsalHelp = `I am picket's rehearsal model: built in, offline, and not a language model. I turn plain commands into tool calls, so that you can see picket's gate, sandbox, questions and log at work:
@@ -177,329 +149,234 @@ Several can be joined by "then" or stand on lines of their own.
 
 For real answers connect a model: start Ollama ("ollama pull qwen3"), or set OPENAI_API_KEY, or name any OpenAI-compatible server with --base-url and --model.`
 
-// newRehearsal returns the rehearsal model: the same request always brings the
-// same answer.
-func newRehearsal() http.RoundTripper {
-	return &builtinModel{func(_ context.Context, req builtinRequest) builtinReply { return rehearse(req) }}
-}
+const rehearsalSign = "(From picket's rehearsal model, which is not a language model.)"
 
-func rehearse(req builtinRequest) builtinReply {
-	last := -1
-	for i, m := range req.Messages {
-		if m.Role == "user" {
-			last = i
-		}
+// rehearse is the rehearsal model: the same request always brings the same answer.
+func rehearse(_ context.Context, req builtinRequest) (r builtinReply) {
+	last := len(req.Messages) - 1
+	for last >= 0 && req.Messages[last].Role != "user" {
+		last--
 	}
 	if last < 0 {
 		return builtinReply{Content: rehearsalHelp}
 	}
-	if len(req.Messages) > last+1 && req.Messages[len(req.Messages)-1].Role == "tool" {
-		return builtinReply{Content: rehearsalReport(req, last)}
+	if since := req.Messages[last+1:]; len(since) > 0 && since[len(since)-1].Role == "tool" {
+		return builtinReply{Content: rehearsalReport(since)}
 	}
-	words, piped, hasPiped := strings.Cut("\n"+req.Messages[last].Content, "\n"+pipedBegin)
+	// All that follows the first mark is data, so a mark within it ends nothing.
+	words, piped, hasPiped := strings.Cut("\n"+req.Messages[last].Content, "\n"+pipedBegin+"\n")
+	if i := strings.LastIndex(piped, "\n"+pipedEnd); i >= 0 {
+		piped = piped[:i]
+	}
 	commands, rest := rehearsalCommands(words)
+	if len(commands) == 0 {
+		if r.Content = rehearsalHelp; hasPiped {
+			r.Content += fmt.Sprintf("\n\n%d bytes were piped in; \"read what was piped\" shows how they begin.", len(piped))
+		}
+		return r
+	}
 	var say []string
-	var r builtinReply
 	for _, c := range commands {
-		offered := slices.ContainsFunc(req.Tools, func(t wireTool) bool { return t.Function.Name == c.tool })
 		switch {
+		case c.tool == "" && hasPiped:
+			say = append(say, fmt.Sprintf("%d bytes were piped in. They begin:\n\n%s", len(piped), quoteOutput(piped, 1000)))
 		case c.tool == "":
-			say = append(say, showPiped(piped, hasPiped))
-		case !offered:
+			say = append(say, "Nothing was piped in.")
+		case !slices.ContainsFunc(req.Tools, func(t wireTool) bool { return t.Function.Name == c.tool }):
 			say = append(say, fmt.Sprintf("Not done: the tool %s is not available here.", c.tool))
 		default:
 			r.ToolCalls = append(r.ToolCalls, builtinCall{c.tool, json.RawMessage(asJSON(c.args))})
 		}
 	}
 	for _, s := range rest {
-		if len(commands) > 0 {
-			say = append(say, fmt.Sprintf("Not understood: %q.", boundedLine(s, 200)))
-		}
+		say = append(say, fmt.Sprintf("Not understood: %q.", boundedLine(s, 200)))
 	}
-	if len(commands) == 0 {
-		say = append(say, rehearsalHelp)
-		if hasPiped {
-			say = append(say, fmt.Sprintf(`%d bytes were piped in; "read what was piped" shows how they begin.`, len(pipedData(piped))))
-		}
+	if len(r.ToolCalls) == 0 {
+		say = append(say, rehearsalSign)
 	}
-	if r.Content = strings.Join(say, "\n\n"); len(r.ToolCalls) == 0 && len(commands) > 0 {
-		r.Content += "\n\n" + rehearsalSign
-	}
+	r.Content = strings.Join(say, "\n\n")
 	return r
 }
 
-const rehearsalSign = "(From picket's rehearsal model, which is not a language model.)"
-
-// pipedData returns the data of a block. All that follows the first mark is
-// data, so a mark within it ends nothing.
-func pipedData(block string) string {
-	block = strings.TrimPrefix(block, "\n")
-	if i := strings.LastIndex(block, pipedEnd); i >= 0 {
-		block = block[:i]
-	}
-	return strings.TrimSuffix(block, "\n")
-}
-
-func showPiped(block string, has bool) string {
-	if !has {
-		return "Nothing was piped in."
-	}
-	data := pipedData(block)
-	return fmt.Sprintf("%d bytes were piped in. They begin:\n\n%s", len(data), quoteOutput(data, 1000))
-}
+// notDone recognises the result of a call that did not run.
+var notDone = lazyRegexp(`(?i)^\W*(not done|not run|blocked|declined|denied|refused|expired|not allowed|cancel|stopped|interrupted|invalid call|there is no tool)`)
 
 // rehearsalReport says what came of the calls since the last user message.
-func rehearsalReport(req builtinRequest, last int) string {
+func rehearsalReport(since []Message) string {
 	var out []string
-	for i := last + 1; i < len(req.Messages); i++ {
-		m := req.Messages[i]
-		if m.Role == "assistant" && m.Content != "" {
+	what := map[string]string{} // by id
+	for _, m := range since {
+		switch {
+		case m.Role == "tool" && notDone().MatchString(m.Content):
+			out = append(out, "Not done: "+what[m.ToolCallID]+"\n"+quoteOutput(m.Content, 600))
+		case m.Role == "tool":
+			out = append(out, what[m.ToolCallID]+" returned:\n"+quoteOutput(m.Content, 3000))
+		case m.Content != "":
 			out = append(out, m.Content)
 		}
 		for _, c := range m.ToolCalls {
-			result := ""
-			for _, t := range req.Messages[i+1:] {
-				if t.Role == "tool" && t.ToolCallID == c.ID {
-					result = t.Content
-					break
+			var args map[string]any
+			_ = json.Unmarshal([]byte(c.Function.Arguments), &args) // what is no object has nothing to show
+			words := c.Function.Name
+			for _, k := range []string{"action", "command", "code", "path", "pattern", "url", "query", "text", "question"} {
+				if s, ok := args[k].(string); ok {
+					words += " " + s
 				}
 			}
-			what := c.Function.Name + " " + boundedLine(callArgs(c.Function.Arguments), 200)
-			if notDone.MatchString(result) {
-				out = append(out, fmt.Sprintf("Not done: %s\n%s", what, quoteOutput(result, 600)))
-			} else {
-				out = append(out, fmt.Sprintf("%s returned:\n%s", what, quoteOutput(result, 3000)))
-			}
+			what[c.ID] = boundedLine(words, 200)
 		}
 	}
 	return strings.Join(append(out, rehearsalSign), "\n\n")
 }
 
-// notDone recognises the result of a call that did not run.
-var notDone = regexp.MustCompile(`(?i)^\W*(not done|not run|blocked|declined|denied|refused|expired|not allowed|cancel|stopped|interrupted|invalid call|there is no tool)`)
-
-// callArgs writes arguments for a person: their values, the action first.
-func callArgs(raw string) string {
-	var args map[string]any
-	if json.Unmarshal([]byte(raw), &args) != nil {
-		return raw
-	}
-	var out []string
-	for _, k := range []string{"action", "command", "code", "path", "pattern", "url", "query", "text", "question"} {
-		if s, ok := args[k].(string); ok && s != "" {
-			out = append(out, s)
-		}
-	}
-	return strings.Join(out, " ")
-}
-
-// quoteOutput marks a text as quoted, cut to at most max bytes.
+// quoteOutput marks a text as quoted, cut to about max characters.
 func quoteOutput(s string, max int) string {
-	s = strings.TrimRight(s, "\n")
-	if len(s) > max {
-		cut := max
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = fmt.Sprintf("%s\n(and %d bytes more)", s[:cut], len(s)-cut)
-	}
-	if s == "" {
-		s = "(nothing)"
-	}
+	s = cmp.Or(cutMiddle(strings.TrimRight(s, "\n"), max), "(nothing)")
 	return "> " + strings.ReplaceAll(s, "\n", "\n> ")
 }
 
-// A rehearsalCommand is one call to make; without a tool it stands for what was
-// piped in.
+// A rehearsalCommand is one call to make; without a tool it stands for what was piped in.
 type rehearsalCommand struct {
 	tool string
-	args map[string]any
-	open string // the argument that following lines continue, if any
+	args map[string]string
 }
 
-// A rehearsalForm is one form of words for a call. Its groups are the values of
-// args, in order; "action=read" is an argument without a group.
+// A rehearsalForm is one form of words for a call. Its groups are the values of args, in order; "action=read" is an
+// argument without a group.
 type rehearsalForm struct {
-	form *regexp.Regexp
+	form func() *regexp.Regexp
 	tool string
 	args []string
-	open bool // lines that follow continue the last argument
+}
+
+func form(pattern, tool, args string) rehearsalForm {
+	return rehearsalForm{lazyRegexp(`(?is)^` + pattern + `$`), tool, strings.Fields(args)}
 }
 
 const (
-	aPath   = "([^\\s\"'`]+|\"[^\"]+\"|'[^']+'|`[^`]+`)"
-	aFolder = `(?:\s+(?:in|of|under|from|at)(?:\s+(?:the|this|my|current))*(?:\s+(?:folder|directory))?)?`
-	aFile   = `(?:the\s+|a\s+)?(?:new\s+)?(?:file\s+)?(?:called\s+|named\s+)?`
+	aPath  = "([^\\s\"'`]+|\"[^\"]+\"|'[^']+'|`[^`]+`)"
+	filler = `(?:\s+(?:me|all|the|of|in|files?|folder|directory|current|are|here))*`
 )
-
-func form(pattern, tool, args string, open bool) rehearsalForm {
-	return rehearsalForm{regexp.MustCompile(`(?is)^` + pattern + `$`), tool, strings.Fields(args), open}
-}
 
 // exactForms are the documented ones: all after the colon counts as it stands.
 var exactForms = []rehearsalForm{
-	form(`(?:run|shell|execute)\s*:\s*(.+)`, "shell", "command", false),
-	form(`(?:run\s+)?python\s*:\s*(.+)`, "python_execute", "code", true),
-	form(`write\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action=write path content", true),
-	form(`append\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action=append path content", true),
-	form(`read\s*:\s*`+aPath, "files", "action=read path", false),
-	form(`list\s*:\s*`+aPath, "files", "action=list path", false),
-	form(`search\s*:\s*(.+)`, "files", "action=search pattern", false),
-	form(`fetch\s*:\s*(\S+)`, "web_fetch", "url", false),
-	form(`web\s*:\s*(.+)`, "web_search", "query", false),
-	form(`remember\s*:\s*(.+)`, "remember", "text", false),
-	form(`recall\s*:\s*(.+)`, "recall", "query", false),
-	form(`ask(?:\s+me)?\s*:\s*(.+)`, "ask_user", "question", false),
+	form(`run\s*:\s*(.+)`, "shell", "command"),
+	form(`python\s*:\s*(.+)`, "python_execute", "code"),
+	form(`(write|append)\s+`+aPath+`\s*:[ \t]?(.*)`, "files", "action path content"),
+	form(`(read|list)\s*:\s*`+aPath, "files", "action path"),
+	form(`(search)\s*:\s*(.+)`, "files", "action pattern"),
+	form(`fetch\s*:\s*(\S+)`, "web_fetch", "url"),
+	form(`web\s*:\s*(.+)`, "web_search", "query"),
+	form(`remember\s*:\s*(.+)`, "remember", "text"),
+	form(`recall\s*:\s*(.+)`, "recall", "query"),
+	form(`ask\s+me\s*:\s*(.+)`, "ask_user", "question"),
 }
 
-// naturalForms are tried after them, on a sentence without courtesies.
+// naturalForms are tried after them, on a sentence without courtesies. "run the tests" names no command.
 var naturalForms = []rehearsalForm{
-	form(`(?:read|show|quote|print|what)\b(?:\s+(?:me|is|was|what|the|data|that|i))*\s+piped(?:\s+(?:in|data|input|text))*`, "", "", false),
-	form("(?:run|execute)\\s+(?:(?:the\\s+)?(?:shell\\s+)?command\\s+)?(`[^`]+`|\"[^\"]+\"|.+)", "shell", "command", false),
-	form(`(?:search|look\s+up|google)\s+(?:(?:on|in)\s+)?(?:the\s+)?web\s+(?:for\s+)?(.+)`, "web_search", "query", false),
-	form(`(?:search|grep|look)\s+(?:for\s+)?(.+?)\s+(?:in|under)\s+(?:the\s+)?(?:(?:files?|folder|directory)\s+)?`+aPath, "files", "action=search pattern path", false),
-	form(`(?:search|grep|look\s+for|find)\s+(?:for\s+)?(.+)`, "files", "action=search pattern", false),
-	form(`(?:list|ls|show|see|what|which)\b(?:\s+(?:me|all|of|the|my|are|is|everything))*(?:\s+(?:files|folder|directory))+(?:\s+(?:are|do|i|we|have|there|here))*`+aFolder+`(?:\s+`+aPath+`)?`, "files", "action=list path", false),
-	form(`(?:list|ls)(?:\s+(?:everything|all))?`+aFolder+`(?:\s+`+aPath+`)?`, "files", "action=list path", false),
-	form(`(?:fetch|visit|download|open|get|read|show(?:\s+me)?|go\s+to)\s+(?:the\s+)?(?:(?:page|site|url)\s+)?(https?://\S+)`, "web_fetch", "url", false),
-	form(`(?:fetch|visit)\s+(\S+\.\S+)`, "web_fetch", "url", false),
-	form(`(?:read|cat|show|open|display|print|view)(?:\s+(?:me|the|file|contents?|of))*\s+`+aPath+`(?:\s+file)?`, "files", "action=read path", false),
-	form(`what(?:\s+is|'s|’s)\s+(?:in|inside)(?:\s+(?:the|file|contents?|of))*\s+`+aPath, "files", "action=read path", false),
-	form(`what\s+does\s+`+aFile+aPath+`\s+(?:say|contain)`, "files", "action=read path", false),
-	form(`(?:create|make|write)\s+`+aFile+aPath+`\s+(?:with|containing|that\s+says)\s+(?:the\s+(?:content|text)\s+)?(.+)`, "files", "action=write path content", false),
-	form(`(?:write|save|put)\s+(.+)\s+(?:to|into|in|as)\s+`+aFile+aPath, "files", "action=write content path", false),
-	form(`(?:append|add)\s+(.+)\s+to\s+`+aFile+aPath, "files", "action=append content path", false),
-	form(`remember\s+(?:that\s+)?(.+)`, "remember", "text", false),
-	form(`(?:recall|what\s+do\s+you\s+(?:remember|know)\s+about)\s+(.+)`, "recall", "query", false),
+	form(`(?:read|show|what)\b.*\bpiped\b.*`, "", ""),
+	form(`run\s+(?:the\s+command\s+)?(.+)`, "shell", "command"),
+	form(`search\s+the\s+web\s+for\s+(.+)`, "web_search", "query"),
+	form(`(search)\s+(?:for\s+)?(.+?)(?:\s+in\s+`+aPath+`)?`, "files", "action pattern path"),
+	form(`(?:list|(?:show\s+me|what)(?:\s+all)?(?:\s+the)?\s+files)`+filler+`(?:\s+`+aPath+`)?`, "files", "action=list path"),
+	form(`(?:fetch|open|read)\s+(https?://\S+)`, "web_fetch", "url"),
+	form(`fetch\s+(\S+\.\S+)`, "web_fetch", "url"),
+	form(`(?:read|cat|show|open|what(?:\s+is|'s)\s+in)`+filler+`\s+`+aPath, "files", "action=read path"),
+	form(`(write)\s+(.+)\s+to\s+`+aPath, "files", "action content path"),
+	form(`remember\s+(?:that\s+)?(.+)`, "remember", "text"),
+	form(`(?:recall|what\s+do\s+you\s+know\s+about)\s+(.+)`, "recall", "query"),
 }
+
+var (
+	inQuotes = lazyRegexp("^(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`)$")
+	courtesy = lazyRegexp(`(?i)^(?:(?:please|now|and|then|first|finally|also|can you|could you)[,\s]+)+`)
+	article  = lazyRegexp(`(?i)^(?:the|a|an|my|all|some|it|this|that|these|those|your)\b`)
+	fullStop = lazyRegexp(`([^. /])\.$`) // the end of a sentence, not the folder
+	joiner   = lazyRegexp(`(?i)\s*[,;.]?\s+(?:and\s+)?then\s+|\s*,\s+and\s+`)
+)
 
 // match reads words in this form.
-func (f rehearsalForm) match(words string) (rehearsalCommand, bool) {
-	w := f.form.FindStringSubmatch(words)
-	c := rehearsalCommand{f.tool, map[string]any{}, ""}
+func (f rehearsalForm) match(words string) (c rehearsalCommand, ok bool) {
+	w := f.form().FindStringSubmatch(words)
 	if w == nil {
 		return c, false
 	}
-	for i, arg := 1, 0; arg < len(f.args); arg++ {
-		name, val, fixed := strings.Cut(f.args[arg], "=")
+	c = rehearsalCommand{f.tool, map[string]string{}}
+	for _, arg := range f.args {
+		name, val, fixed := strings.Cut(arg, "=")
 		if !fixed {
-			val = unquoted(w[i])
-			i++
+			w = w[1:]
+			val = inQuotes().ReplaceAllString(w[0], "$1$2$3")
 		}
-		if name == "url" && !strings.Contains(val, "://") {
+		switch {
+		case name == "action":
+			val = strings.ToLower(val)
+		case name == "url" && !strings.Contains(val, "://"):
 			val = "https://" + val
+		case name == "path" && val == "":
+			continue
 		}
-		if val != "" {
-			c.args[name] = val
-		}
-		if f.open {
-			c.open = name
-		}
+		c.args[name] = val
 	}
 	return c, true
 }
 
-// unquoted takes off one pair of quotes around the whole.
-func unquoted(s string) string {
-	if n := len(s); n >= 2 && s[0] == s[n-1] && strings.IndexByte("\"'`", s[0]) >= 0 && strings.IndexByte(s[1:n-1], s[0]) < 0 {
-		return s[1 : n-1]
-	}
-	return s
-}
-
-var (
-	courtesy = regexp.MustCompile(`(?i)^(?:(?:please|now|and|then|first|finally|also|next|can you|could you|would you|will you|i want you to|i'd like you to|let's|picket,?)[,\s]+)+`)
-	joiner   = regexp.MustCompile(`(?i)\s*[,;.]?\s+(?:and\s+)?then\s+|\s*,\s+and\s+`)
-	article  = regexp.MustCompile(`(?i)^(?:the|a|an|my|all|some|it|this|that|these|those|your)\b`)
-)
-
-// rehearsalCommands reads the owner's words; rest holds what was no command.
-func rehearsalCommands(words string) (list []rehearsalCommand, rest []string) {
-	for _, line := range strings.Split(words, "\n") {
-		trimmed := strings.TrimSpace(line)
-		c, ok := lineCommands(trimmed)
-		switch n := len(list); {
-		case ok && n+len(c) > maxCommands:
-			rest = append(rest, trimmed)
-		case ok:
-			list = append(list, c...)
-		case n > 0 && list[n-1].open != "" && len(rest) == 0:
-			arg := list[n-1].open
-			old, _ := list[n-1].args[arg].(string)
-			list[n-1].args[arg] = old + "\n" + strings.TrimRight(line, "\r")
-		case trimmed == "" || trimmed[0] == '[' && trimmed[len(trimmed)-1] == ']': // a mark, not words
-		default:
-			rest = append(rest, trimmed)
+func oneCommand(s string) (c rehearsalCommand, ok bool) {
+	s = courtesy().ReplaceAllString(strings.TrimSpace(s), "")
+	for _, f := range exactForms {
+		if c, ok = f.match(s); ok {
+			return c, true
 		}
 	}
-	for _, c := range list {
-		if c.open != "" {
-			s, _ := c.args[c.open].(string)
-			c.args[c.open] = strings.TrimRight(s, "\n")
+	s = fullStop().ReplaceAllString(strings.TrimRight(s, " ?!"), "$1")
+	for _, f := range naturalForms {
+		if c, ok = f.match(s); ok && !article().MatchString(c.args["command"]) {
+			return c, true
+		}
+	}
+	return c, false
+}
+
+const maxCommands = 32
+
+// lineCommands reads a line as one or several commands, or none. It is split only between two commands, so that
+// "then" can stand inside one.
+func lineCommands(line string) (list []rehearsalCommand) {
+	joints := append(joiner().FindAllStringIndex(line, maxCommands), []int{len(line), len(line)})
+	start := 0
+	for i, j := range joints[:len(joints)-1] {
+		c, ok := oneCommand(line[start:j[0]])
+		if _, next := oneCommand(line[j[1]:joints[i+1][0]]); ok && next {
+			list, start = append(list, c), j[1]
+		}
+	}
+	c, ok := oneCommand(line[start:])
+	if !ok {
+		return nil
+	}
+	return append(list, c)
+}
+
+// rehearsalCommands reads the owner's words; rest holds what was no command. Code and what is written may go on over
+// several lines.
+func rehearsalCommands(words string) (list []rehearsalCommand, rest []string) {
+	open := "" // the argument that goes on
+	for _, line := range strings.Split(strings.TrimRight(words, "\n"), "\n") {
+		trimmed := strings.TrimSpace(line)
+		c := lineCommands(trimmed)
+		switch n := len(list); {
+		case len(c) > 0 && n+len(c) <= maxCommands:
+			list, open = append(list, c...), ""
+			for _, arg := range []string{"code", "content"} {
+				if _, ok := c[len(c)-1].args[arg]; ok {
+					open = arg
+				}
+			}
+		case len(c) == 0 && open != "":
+			list[n-1].args[open] += "\n" + strings.TrimRight(line, "\r")
+		case trimmed != "" && !(trimmed[0] == '[' && strings.HasSuffix(trimmed, "]")): // a mark is no words
+			rest = append(rest, trimmed)
 		}
 	}
 	return list, rest
-}
-
-// Bounds on what is looked at for commands.
-const (
-	maxCommands     = 32
-	maxCommandLine  = 2048 // in bytes, of a line in free words or with several commands
-	maxLineCommands = 16
-)
-
-// lineCommands reads a line as one or several commands. It is split only where
-// all sides are commands, so that "then" can stand inside one.
-func lineCommands(line string) ([]rehearsalCommand, bool) {
-	var joints [][]int
-	if len(line) <= maxCommandLine {
-		joints = joiner.FindAllStringIndex(line, maxLineCommands)
-	}
-	joints = append(joints, []int{len(line), len(line)})
-	var tails = make([][]rehearsalCommand, len(joints)) // what stands after each joint
-	for i := len(joints) - 2; i >= -1; i-- {
-		start := 0
-		if i >= 0 {
-			start = joints[i][1]
-		}
-		for j := i + 1; j < len(joints); j++ {
-			last := j == len(joints)-1
-			if !last && tails[j] == nil {
-				continue
-			}
-			c, ok := oneCommand(line[start:joints[j][0]])
-			if !ok {
-				continue
-			}
-			list := append([]rehearsalCommand{c}, tails[j]...)
-			if i < 0 {
-				return list, true
-			}
-			tails[i] = list
-			break
-		}
-	}
-	return nil, false
-}
-
-func oneCommand(s string) (rehearsalCommand, bool) {
-	s = courtesy.ReplaceAllString(strings.TrimSpace(s), "")
-	for _, f := range exactForms {
-		if c, ok := f.match(s); ok {
-			return c, true
-		}
-	}
-	if s = strings.TrimRight(s, " ?!"); len(s) > maxCommandLine {
-		return rehearsalCommand{}, false
-	}
-	if n := len(s); n > 1 && s[n-1] == '.' && s[n-2] != '.' && s[n-2] != ' ' && s[n-2] != '/' {
-		s = s[:n-1] // the end of a sentence, not the folder
-	}
-	for _, f := range naturalForms {
-		c, ok := f.match(s)
-		if command, _ := c.args["command"].(string); ok && !article.MatchString(command) { // "run the tests" names no command
-			return c, true
-		}
-	}
-	return rehearsalCommand{}, false
 }

@@ -18,6 +18,7 @@ type resolver struct {
 	roots     []string // writable roots, the workspace first
 	home      string
 	hidden    []string // settings and data folders, and picket's own binary
+	shown     bool     // a box shows more than the roots and the system's folders
 	box       *sandbox
 }
 
@@ -37,7 +38,7 @@ func (r *resolver) facts(p tools.Plan) tools.Facts {
 	state := r.box.State()
 	f := tools.Facts{
 		Workspace: r.workspace, Roots: r.roots, Home: r.home,
-		Boxed: state.Boxed, NetBlocked: state.NetBlocked,
+		Boxed: state.Boxed, NetBlocked: state.NetBlocked, MoreShown: r.shown,
 		Paths:    make(map[string]tools.PathFact, len(p.Paths)),
 		Programs: make(map[string]tools.ProgramFact, len(p.Programs)),
 		Env:      map[string]bool{},
@@ -54,19 +55,16 @@ func (r *resolver) facts(p tools.Plan) tools.Facts {
 	return f
 }
 
-// absolute makes a path of the arguments absolute. A relative one is below the
-// workspace, whatever ".." it holds.
+// absolute makes a path of the arguments absolute, without resolving anything.
 func (r *resolver) absolute(name string) string {
-	if rest, ok := strings.CutPrefix(name, "~/"); ok && r.home != "" {
-		return filepath.Join(r.home, rest)
+	const sep = string(filepath.Separator)
+	if rest, ok := strings.CutPrefix(name, "~"); ok && r.home != "" && (rest == "" || os.IsPathSeparator(rest[0])) {
+		return r.home + rest
 	}
-	if name == "~" && r.home != "" {
-		return r.home
+	if filepath.IsAbs(name) {
+		return name
 	}
-	if !filepath.IsAbs(name) {
-		return filepath.Join(r.workspace, name)
-	}
-	return filepath.Clean(name)
+	return r.workspace + sep + name
 }
 
 func (r *resolver) path(name string) tools.PathFact {
@@ -77,7 +75,7 @@ func (r *resolver) path(name string) tools.PathFact {
 	}
 	f.Place = r.place(f.Resolved)
 	// What is reached through a link under a hidden folder is hidden too.
-	if r.protected(abs) {
+	if r.protected(filepath.Clean(abs)) {
 		f.Place = tools.Protected
 	}
 	return f

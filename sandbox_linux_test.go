@@ -41,7 +41,7 @@ func TestBoxAsPlainUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "-test.run=^TestBox", "-test.v",
-		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf/(before|says|is)|NamesNew|Agree|Nested|Tools|SeesPrograms|PythonBelow", "-test.timeout=120s")
+		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf|NamesNew|Nested|Tools|SeesPrograms|PythonBelow|OutputFlood|ManyAtOnce|FromTheWorkspace", "-test.timeout=120s")
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir + "/home",
 		"TMPDIR=" + dir + "/home", "LANG=C.UTF-8", "PICKET_TEST_REQUIRE=" + os.Getenv("PICKET_TEST_REQUIRE")}
@@ -260,10 +260,10 @@ func TestBoxHiddenFolder(t *testing.T) {
 	os.Remove(s.roots[0] + "/a/file") // rm -r may have got that far
 	write(t, s.roots[0]+"/a/file", "")
 	unchanged(t, got, s.roots[0], before)
-	if p, ok := s.see(data + "/vault.enc"); ok {
+	if p := s.see(data + "/vault.enc"); p != "" {
 		t.Errorf("seen: %s", p)
 	}
-	if _, ok := s.see(data + "/skills/one/SKILL.md"); !ok {
+	if s.see(data+"/skills/one/SKILL.md") == "" {
 		t.Error("the skills are not seen")
 	}
 }
@@ -390,22 +390,24 @@ func TestBoxMountOrder(t *testing.T) {
 }
 
 func TestBoxArguments(t *testing.T) {
-	p := boxPlan{argv: []string{"--bind", "/", "/"}, dir: "/ws", status: "3", block: "4", script: "5", tmpBytes: 1 << 20,
-		links: [][2]string{{"usr/bin", "/bin"}}, shares: [][2]string{{".cargo", "/h/.cargo"}, {".cargo/bin", "/h/.cargo/bin"}},
-		mounts: []mount{{dst: "/usr", src: "/usr", kind: mountRO}, {dst: "/ws", src: "/ws"}, {dst: "/ws/data", src: "/ws/data", kind: mountHidden}}}
-	got := strings.Join(bwrapArgs(p), " ")
+	s := &sandbox{home: "/h", roots: []string{"/ws", "/h/.cargo"}, readOnly: []string{"/h/.cargo/bin", "/h/lib", "/x"},
+		box: box{links: map[string]string{"/bin": "usr/bin"}}}
+	c := tools.Command{Argv: []string{"--bind", "/", tools.ScriptArg}}
+	mounts := []mount{{"/usr", "/usr", mountRO}, {"/ws", "/ws", mountBind}, {"/ws/data", "/ws/data", mountHidden}}
+	got := strings.Join(s.bwrapArgs(c, mounts), " ")
 	want := "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --unshare-net --disable-userns " +
-		"--cap-drop ALL --new-session --die-with-parent --json-status-fd 3 --block-fd 4 --symlink usr/bin /bin " +
-		"--proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --perms 1777 --size 262144 --tmpfs /dev/shm " +
-		"--perms 1777 --size 1048576 --tmpfs /tmp --perms 0700 --dir /tmp/home --ro-bind /usr /usr --bind /ws /ws " +
-		"--perms 0555 --size 4096 --tmpfs /ws/data --symlink /h/.cargo /tmp/home/.cargo " +
-		"--perms 0444 --ro-bind-data 5 /run/script --remount-ro /ws/data --remount-ro /dev --remount-ro / --chdir /ws -- --bind / /"
+		"--cap-drop ALL --new-session --die-with-parent --json-status-fd 3 --block-fd 4 " +
+		"--proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --perms 1777 --size 536870912 --tmpfs /dev/shm " +
+		"--perms 1777 --size 2147483648 --tmpfs /tmp --perms 0700 --dir /tmp/home --ro-bind /usr /usr --bind /ws /ws " +
+		"--perms 0555 --size 4096 --tmpfs /ws/data --symlink usr/bin /bin " +
+		"--symlink /h/.cargo /tmp/home/.cargo --symlink /h/lib /tmp/home/lib " +
+		"--perms 0444 --ro-bind-data 5 /run/script --remount-ro /ws/data --remount-ro /dev --remount-ro / --chdir /ws -- --bind / /run/script"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	p.network, p.without = true, map[string]bool{"--size": true, "--disable-userns": true}
+	c.Network, s.box.without = true, []string{"--size", "--disable-userns"}
 	for _, opt := range []string{"--size", "--disable-userns", "--unshare-net"} {
-		if slices.Contains(bwrapArgs(p), opt) {
+		if slices.Contains(s.bwrapArgs(c, mounts), opt) {
 			t.Errorf("%s is still there", opt)
 		}
 	}
@@ -415,7 +417,7 @@ func TestBoxOddWorkspaces(t *testing.T) {
 	needBox(t)
 	base := t.TempDir()
 	t.Setenv("HOME", base+"/home")
-	for _, name := range []string{"two words", "line\nbreak", "--bind", "-x", "quote'\"$(x)", "ünï", "...", "tab\t"} {
+	for i, name := range []string{"two words", "line\nbreak", "--bind", "-x", "quote'\"$(x)", "ünï", "...", "tab\t"} {
 		ws := filepath.Join(base, name)
 		if err := os.Mkdir(ws, 0o755); err != nil {
 			t.Fatal(err)
@@ -425,7 +427,7 @@ func TestBoxOddWorkspaces(t *testing.T) {
 		if err := os.Symlink(name, link); err != nil {
 			t.Fatal(err)
 		}
-		for _, given := range []string{ws, link} {
+		for _, given := range []string{ws, link}[:1+i/7] {
 			s, err := newSandbox(boxConfig{Workspace: given})
 			if err != nil || !s.State().Boxed {
 				t.Fatalf("%q: %v", given, err)
@@ -458,6 +460,7 @@ func TestBoxOnlyThreeDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
+	closeInherited()
 	s := testBox(t, nil)
 	c := sh("ls -l /proc/self/fd; cat <&" + strconv.Itoa(fd) + "; cat")
 	c.Script = []byte("x")
@@ -561,6 +564,13 @@ func TestBoxEndsEverything(t *testing.T) {
 			if beats(t, ws+"/beat") {
 				t.Error("a daemon lives on after a normal end")
 			}
+			ctx, cancel := context.WithCancel(context.Background())
+			go func() { waitForFile(t, ws+"/ready"); cancel() }()
+			if res := s.Exec(ctx, sh("trap 'echo ended; exit 9' TERM; touch ready; while :; do sleep 0.01; done")); res.Exit != 9 || string(res.Stdout) != "ended\n" {
+				t.Errorf("an end of its own: %+v", res)
+			}
+			defer func(d time.Duration) { endGrace = d }(endGrace)
+			endGrace = 200 * time.Millisecond
 			if res := in(t, s, sh("(sleep 300) & echo hi")); res.TimedOut || string(res.Stdout) != "hi\n" {
 				t.Errorf("a child that keeps the output open: %+v", res)
 			}
@@ -571,16 +581,10 @@ func TestBoxEndsEverything(t *testing.T) {
 				t.Errorf("time limit: %+v", res)
 			}
 			os.Remove(ws + "/beat")
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel = context.WithCancel(context.Background())
 			go func() { waitForFile(t, ws+"/beat"); time.Sleep(50 * time.Millisecond); cancel() }()
 			if res := s.Exec(ctx, sh(daemon+"trap '' TERM; echo before; while :; do sleep 0.01; done")); !res.Stopped || res.TimedOut || res.Exit != 137 || string(res.Stdout) != "before\n" || beats(t, ws+"/beat") {
 				t.Errorf("stop: %+v", res)
-			}
-			ctx, cancel = context.WithCancel(context.Background())
-			os.Remove(ws + "/beat")
-			go func() { waitForFile(t, ws+"/beat"); cancel() }()
-			if res := s.Exec(ctx, sh("trap 'echo ended; exit 9' TERM; touch beat; while :; do sleep 0.01; done")); res.Exit != 9 || string(res.Stdout) != "ended\n" {
-				t.Errorf("an end of its own: %+v", res)
 			}
 		})
 	}
@@ -688,9 +692,11 @@ func TestBoxLimits(t *testing.T) {
 		t.Error("a limit was raised")
 	}
 	if os.Geteuid() != 0 { // the kernel does not count for root
-		c := sh("i=0; while [ $i -lt 600 ]; do sleep 100 & i=$((i+1)); done; echo all")
+		defer func(n uint64) { limits[6] = n }(limits[6])
+		limits[6] = 40
+		c := sh("i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; echo all")
 		if res := in(t, s, c); strings.Contains(string(res.Stdout), "all") {
-			t.Errorf("600 processes: %+v", res)
+			t.Errorf("60 processes: %+v", res)
 		}
 	}
 }
@@ -804,6 +810,19 @@ func TestBoxPythonBelowHome(t *testing.T) {
 	if got := printed(t, v, "python3; touch .venv/x && echo writable"); got != s.roots[0]+"/.venv/bin/python3\nwritable" || v.lookPath("python3") != real+"/bin/python3.9" {
 		t.Errorf("%s, %s", got, v.lookPath("python3"))
 	}
+	// A link in the workspace to an environment elsewhere is no place for a mount.
+	write(t, home+"/envs/x/pyvenv.cfg", "")
+	write(t, home+"/envs/x/bin/python3", tool)
+	if err := errors.Join(os.Chmod(home+"/envs/x/bin/python3", 0o755), os.Symlink(home+"/envs/x", s.roots[0]+"/linked")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", s.roots[0]+"/linked/bin:/usr/bin:/bin")
+	if v, err = newSandbox(boxConfig{Workspace: s.cfg.Workspace}); err != nil {
+		t.Fatal(err)
+	}
+	if got := printed(t, v, "test -e linked && echo seen"); got != "" || len(v.box.base[s.roots[0]+"/linked"].dst) > 0 {
+		t.Errorf("%s", got)
+	}
 	// A program directly in home's bin is no installation: home would be bound.
 	t.Setenv("PATH", home+"/bin:/usr/bin:/bin")
 	s, err = newSandbox(boxConfig{Workspace: s.cfg.Workspace})
@@ -847,8 +866,7 @@ func TestBoxThatIsMissingOrHalf(t *testing.T) {
 		{"network set-up blocked by AppArmor", refuseArg("loopback: Failed RTM_NEWADDR: Operation not permitted", "--unshare-net", "--unshare-all"), true, false, "network cannot be blocked", "/etc/apparmor.d/bwrap", ""},
 		{"no network namespace", refuseArg("Creating new namespace failed: x", "--unshare-net", "--unshare-all"), true, false, "network cannot be blocked", "bwrap", ""},
 		{"before 0.8", refuseArg("Unknown option --disable-userns", "--disable-userns"), true, true, "further user namespaces not disabled", "", ""},
-		{"before 0.7", refuseArg("Unknown option --size", "--size"), true, true, "bubblewrap", "", "not disabled"},
-		{"before 0.7 both", refuseArg("Unknown option --size", "--size", "--disable-userns"), true, true, "further user namespaces not disabled", "", ""},
+		{"before 0.7", refuseArg("Unknown option --size", "--size", "--disable-userns"), true, true, "further user namespaces not disabled", "", ""},
 		{"before 0.5", refuseArg("Unknown option --perms", "--perms"), false, false, "too old", "0.8", ""},
 		{"says nothing", "exit 1\n", false, false, "bubblewrap failed", "", ""},
 		{"names a process that is not its child", "echo \"{ \\\"child-pid\\\": $BYSTANDER }\" >&3; exec sleep 300\n", false, false, "bubblewrap failed", "", ""},
@@ -892,7 +910,7 @@ func TestBoxThatIsMissingOrHalf(t *testing.T) {
 					t.Errorf("%s: %+v", mode, res)
 				}
 			}
-			if after, err := os.ReadFile(limits); err != nil || !bytes.Equal(before, after) || parentOf(strconv.Itoa(bystander.Process.Pid)) != os.Getpid() {
+			if after, err := os.ReadFile(limits); err != nil || !bytes.Equal(before, after) || bystander.Process.Signal(syscall.Signal(0)) != nil {
 				t.Errorf("a bystander came to harm: %v\n%s", err, after)
 			}
 		})
@@ -907,8 +925,21 @@ func TestBoxFromTheWorkspaceIsNotUsed(t *testing.T) {
 	}
 }
 
+// The probe has an end even if what it starts has none.
+func TestBoxProbeIsLimited(t *testing.T) {
+	defer func(a, b time.Duration) { boxStart, endGrace = a, b }(boxStart, endGrace)
+	boxStart, endGrace = 200*time.Millisecond, 100*time.Millisecond
+	fakeBwrap(t, "exec $REAL --dev-bind / / --json-status-fd 3 sleep 300\n")
+	s, err := newSandbox(boxConfig{Workspace: t.TempDir()})
+	if err != nil || s.State().Boxed {
+		t.Errorf("%v %+v", err, s.State())
+	}
+}
+
 // A box that fails later is an error, never a run without it.
 func TestBoxThatFailsInMidRun(t *testing.T) {
+	defer func(d time.Duration) { endGrace = d }(endGrace)
+	endGrace = 200 * time.Millisecond
 	fake := fakeBwrap(t, "exec $REAL \"$@\"\n")
 	ws := t.TempDir()
 	s, err := newSandbox(boxConfig{Workspace: ws})
@@ -1063,8 +1094,9 @@ func BenchmarkBox(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plan := boxPlan{tmpBytes: tmpBytes(), links: s.box.links, shares: s.shares, mounts: m, dir: s.roots[0], argv: []string{"/bin/true"}, status: "S", block: "S"}
-	args := slices.DeleteFunc(bwrapArgs(plan), func(a string) bool { return a == "S" || a == "--json-status-fd" || a == "--block-fd" })
+	args := s.bwrapArgs(tools.Command{Argv: []string{"/bin/true"}}, m)
+	i := slices.Index(args, "--json-status-fd") // and the other one
+	args = slices.Delete(args, i, i+4)
 	env := s.environ(nil)
 	var bare, ours []time.Duration
 	for b.Loop() {

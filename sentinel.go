@@ -150,18 +150,6 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 	return "", ""
 }
 
-// fingerprint is equal as long as the call still means the same.
-func (c *callState) fingerprint() string {
-	b, err := json.Marshal(struct {
-		J tools.Judgement
-		L Labels
-	}{c.j, c.t.Chat.labels()})
-	if err != nil {
-		return newID("x") // equal to nothing
-	}
-	return string(b)
-}
-
 // decide asks the policy, and the owner if it says so. done means that the call
 // is refused and recorded.
 func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done bool) {
@@ -169,7 +157,8 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if ctx.Err() != nil {
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
-		c.d = s.vote(ctx, c)
+		in := s.input(ctx, c)
+		c.d = s.policy.Decide(in)
 		switch c.d.Verdict {
 		case Allow:
 			c.by = c.d.By
@@ -178,28 +167,29 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
 		}
-		before, asked := c.fingerprint(), c.d
-		a, err := s.question(ctx, c)
-		if err != nil {
+		a, err := s.question(ctx, c, in)
+		if err != nil || !a.Allow {
 			return s.decline(ctx, c, a, err), true
-		}
-		if !a.Allow {
-			return s.decline(ctx, c, a, nil), true
 		}
 		// The wait can have been an hour: look again at what would run.
 		if why, step := s.judge(c); why != "" {
 			return s.refuse(ctx, c, step, why), true
 		}
-		now := s.vote(ctx, c)
-		if now.Verdict == Deny {
-			c.d = now
-			return s.refuse(ctx, c, now.Step, strings.Join(now.Reasons, "; ")), true
+		now := s.input(ctx, c)
+		d := s.policy.Decide(now)
+		if d.Verdict == Deny {
+			c.d = d
+			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
 		}
-		if c.fingerprint() == before && (now.Verdict == Allow || sameQuestion(asked, now)) {
-			c.d, c.by = asked, "owner"
+		if d.Verdict == Allow { // by what the answer granted: the call is the same
+			d = c.d
+		}
+		why := voids(&in, &now, c.d, d)
+		if why == "" {
+			c.by = "owner"
 			return Result{}, false
 		}
-		c.t.Emit(Event{Type: "text", Text: "what the call would do changed while the question waited; the answer is void", wait: true})
+		c.t.Emit(Event{Type: "text", Text: "the answer is void: " + why, wait: true})
 	}
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
 }
@@ -215,19 +205,13 @@ func (s *Sentinel) input(ctx context.Context, c *callState) Input {
 	}
 }
 
-// vote is one decision of the policy.
-func (s *Sentinel) vote(ctx context.Context, c *callState) Decision {
-	return s.policy.Decide(s.input(ctx, c))
-}
-
 // question asks the owner, where that can be done, and keeps what the answer
 // grants.
-func (s *Sentinel) question(ctx context.Context, c *callState) (Answer, error) {
+func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
 	from := c.t.Caller
 	if from.Ask == nil && !from.Wait {
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
-	in := s.input(ctx, c)
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
 		Labels: labelLines(c.t.Chat.Sources), Change: s.change(c), Redact: s.redact})
 	c.asked++
@@ -237,7 +221,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState) (Answer, error) {
 	}
 	q := Question{ID: id, Chat: c.t.Chat.Name, Channel: from.Channel, Digest: c.digest, Offered: card.Offered,
 		Card: card.Lines, Until: s.now().Add(s.timeout)}
-	c.t.Emit(Event{Type: "question", ID: c.id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
+	c.t.Emit(Event{Type: "question", ID: id, Summary: s.redact(c.j.Summary), Reasons: s.redactAll(c.d.Reasons), Offered: scopeNames(card.Offered)})
 	show := func(ctx context.Context) {
 		a, err := from.Ask(ctx, card)
 		if ctx.Err() != nil {
@@ -283,7 +267,7 @@ func (s *Sentinel) change(c *callState) *tools.FileChange {
 	if c.tool.Change == nil {
 		return nil
 	}
-	ch, ok := c.tool.Change(c.args, &s.host)
+	ch, ok := c.tool.Change(&tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &s.host})
 	if !ok {
 		return nil
 	}
@@ -297,11 +281,6 @@ func labelLines(list []chatLabel) []string {
 		out = append(out, l.Label+": "+l.Source)
 	}
 	return out
-}
-
-// sameQuestion reports whether two decisions ask for the same reasons.
-func sameQuestion(a, b Decision) bool {
-	return a.Step == b.Step && a.Rule == b.Rule && slices.Equal(a.Reasons, b.Reasons) && slices.Equal(a.Offered, b.Offered)
 }
 
 // seen reports whether a URL stands verbatim in the owner's words or in a
@@ -390,7 +369,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		return ask(ctx, s.redact(q))
 	}
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
-	return c.tool.Run(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
 }
 
 // hop decides about a redirect of an approved fetch as about a fresh call, and
@@ -412,7 +391,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		}
 		// An answer about one address is not one about another. A redirect is
 		// the server's word, not the model's, so it is not made up.
-		h.d = s.vote(ctx, h)
+		h.d = s.policy.Decide(s.input(ctx, h))
 		verdict, by = h.d.Verdict, h.d.By
 		switch verdict {
 		case Allow:

@@ -55,7 +55,7 @@ func newGateRig(t *testing.T) *gateRig {
 	act := tools.Tool{Name: "act", Risk: tools.Safe, Egress: tools.EgressNone, Params: []tools.Param{{Name: "x", Type: "string"}},
 		Assess: func(a tools.Args) (tools.Plan, error) { return tools.Plan{}, nil },
 		Judge:  func(tools.Args, tools.Plan, tools.Facts) tools.Judgement { return r.j },
-		Run: func(ctx context.Context, c *tools.Call) tools.Output {
+		Execute: func(ctx context.Context, c *tools.Call) tools.Output {
 			r.ran.Add(1)
 			if r.does != nil {
 				return r.does(ctx, c)

@@ -76,7 +76,8 @@ func (o *replyWriter) text(s string) {
 		return
 	}
 	o.wrote = true
-	o.chunk(`{"content":`+jsonString(s)+`}`, "")
+	text, _ := marshalPlain(s) // a string cannot fail
+	o.chunk(`{"content":`+string(text)+`}`, "")
 }
 
 // ping keeps the connection alive: one line feed only, so that it joins the
@@ -115,15 +116,15 @@ func (o *replyWriter) end(res TurnResult, err error) {
 		o.write([]byte("data: [DONE]\n\n"))
 		return
 	}
-	text := res.Text
-	if strings.TrimSpace(text) == "" {
-		text = noText
+	text, _ := marshalPlain(res.Text) // a string cannot fail
+	if strings.TrimSpace(res.Text) == "" {
+		text, _ = marshalPlain(noText)
 	}
 	h := o.w.Header()
 	h.Set("Content-Type", "application/json")
 	o.w.WriteHeader(http.StatusOK)
 	o.write(fmt.Appendf(nil, `{"id":%q,"object":"chat.completion","created":%d,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":%s},"finish_reason":%q}],"usage":%s}`+"\n",
-		o.id, o.created, modelID, jsonString(text), finish, usageJSON(res.Usage)))
+		o.id, o.created, modelID, text, finish, usageJSON(res.Usage)))
 }
 
 func turnFailed(err error) *apiError {
@@ -133,13 +134,4 @@ func turnFailed(err error) *apiError {
 func usageJSON(u Usage) []byte {
 	b, _ := json.Marshal(u) // integers only
 	return b
-}
-
-// jsonString encodes a string without the escapes for HTML.
-func jsonString(s string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(s) // a string cannot fail
-	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -60,7 +60,7 @@ func checkInfo(path string, fi fs.FileInfo) error {
 		return nil // no owners and modes here
 	}
 	if me := os.Geteuid(); uid != me {
-		return fmt.Errorf("%q belongs to user %d: chown %d %s", path, uid, me, shellWord(path))
+		return fmt.Errorf("%q belongs to user %d: sudo chown %d %s", path, uid, me, shellWord(path))
 	}
 	if fi.Mode().Perm()&^want != 0 {
 		return fmt.Errorf("%q is open to others: chmod %o %s", path, want, shellWord(path))
@@ -76,15 +76,6 @@ func shellWord(s string) string {
 // createFile makes a file that must not exist yet.
 func createFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|noFollow, 0o600)
-}
-
-// makeFile makes an empty file that must not exist yet.
-func makeFile(path string) error {
-	f, err := createFile(path)
-	if err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 // writeFileAtomic replaces a file: after a crash it is the old or the new one.

@@ -5,10 +5,11 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Limits on one reply, in bytes.
@@ -18,8 +19,7 @@ const (
 	maxReplyText  = 8 << 20   // the answer, and again the reasoning
 )
 
-// A replyError says what is wrong with a reply; other errors of reading one are
-// those of the connection.
+// A replyError says what is wrong with a reply; other errors of reading one are those of the connection.
 type replyError string
 
 const (
@@ -31,155 +31,228 @@ const (
 
 func (e replyError) Error() string { return string(e) }
 
-// streamLines splits a stream at LF, CRLF or CR, as event streams allow (WHATWG
-// HTML, section 9.2.5). Where a server ends lines with CR alone they come late.
-type streamLines struct {
-	r    *bufio.Reader
-	buf  []byte
-	rest []byte // of buf, after a CR
-	more bool   // rest holds a line
-	last bool   // the stream ended within the line returned last
+// Chunks are decoded into the types below: where servers differ in the type of a member it is kept raw or left out,
+// and text stays raw since it may be cut inside a character, which encoding/json would replace.
+type wireChunk struct {
+	Object                 anyText
+	Choices                []wireChoice
+	Error, Message, Detail json.RawMessage
+	Usage                  wireUsage
+	XGroq                  struct{ Usage wireUsage } `json:"x_groq"`
 }
 
-func newStreamLines(body io.Reader, idle func()) *streamLines {
-	return &streamLines{r: bufio.NewReaderSize(&idleReader{body, idle, 0}, 32<<10)}
+type wireChoice struct {
+	Index        json.RawMessage
+	Delta        wireDelta
+	Message      *wireDelta
+	FinishReason anyText `json:"finish_reason"`
+	Usage        wireUsage
 }
 
-// next returns the next line without its end; it is good until the next call.
-func (l *streamLines) next() ([]byte, error) {
-	if !l.more {
-		l.buf = l.buf[:0]
-		for {
-			p, err := l.r.ReadSlice('\n')
-			if l.buf = append(l.buf, p...); len(l.buf) > maxStreamLine {
-				return nil, replyError("the server sent a line longer than 16 MiB")
-			}
-			if err == nil || err == io.EOF && len(l.buf) > 0 {
-				l.last = err != nil
-				break
-			}
-			if err != bufio.ErrBufferFull {
-				return nil, err
-			}
+type wireDelta struct {
+	Content, Refusal, Reasoning json.RawMessage
+	ReasoningContent            json.RawMessage `json:"reasoning_content"`
+	ToolCalls                   json.RawMessage `json:"tool_calls"`
+	FunctionCall                *wireFunction   `json:"function_call"`
+}
+
+type wireUsage struct {
+	In    float64 `json:"prompt_tokens"`
+	Out   float64 `json:"completion_tokens"`
+	Total float64 `json:"total_tokens"`
+}
+
+func (u wireUsage) add(to *Usage) {
+	for i, n := range []float64{u.In, u.Out, u.Total} {
+		if n >= 1 && n < 1<<40 {
+			*[]*int{&to.In, &to.Out, &to.Total}[i] = int(n)
 		}
-		l.rest = bytes.TrimSuffix(bytes.TrimSuffix(l.buf, []byte("\n")), []byte("\r"))
 	}
-	var line []byte
-	line, l.rest, l.more = bytes.Cut(l.rest, []byte("\r"))
-	return line, nil
 }
 
-// An idleReader calls idle before every read, which may block.
-type idleReader struct {
-	r    io.Reader
-	idle func()
-	n    int
-}
+// anyText is the text of a string, number or boolean; other values have none.
+type anyText string
 
-func (r *idleReader) Read(p []byte) (int, error) {
-	r.idle()
-	n, err := r.r.Read(p)
-	if r.n += n; r.n > maxStream {
-		err = replyError("the answer is longer than 256 MiB")
-	}
-	return n, err
-}
-
-// A replyReader takes in one reply as servers really send it: an event stream,
-// or one JSON document whatever was asked for.
-type replyReader struct {
-	names   toolNames
-	onDelta func(Delta)
-
-	any, done, whole bool   // something came; [DONE]; a whole message
-	junk             string // a line that belongs in no event stream
-	answer, thought  textJoiner
-	think            thinkFilter
-	text, reasoning  strings.Builder
-	sent             [2]int // bytes of text and reasoning passed on
-	textOf           int    // the choice whose text is taken, -1 before there is one
-	calls            callSet
-	finish, raw      string
-	usage            Usage
-}
-
-func newReplyReader(names toolNames, onDelta func(Delta)) *replyReader {
-	r := &replyReader{names: names, onDelta: onDelta, textOf: -1}
-	r.think.r = r
-	return r
-}
-
-// read takes in the body. It returns nil only if the reply ended well.
-func (r *replyReader) read(body io.Reader) error {
-	err := r.readEvents(newStreamLines(body, r.flush))
-	tooLong := r.pieces(nil, nil, true)
-	r.think.add("", true)
-	r.flush()
-	return cmp.Or(err, tooLong)
-}
-
-func (r *replyReader) readEvents(lines *streamLines) error {
-	var event string
-	var data []byte
-	for first := true; !r.done; {
-		line, err := lines.next()
-		if err == io.EOF {
-			if err := r.event(event, data, lines.last); err != nil {
-				return err
-			}
-			return r.ended()
-		}
-		if err != nil {
-			if _, own := err.(replyError); !own && r.finish != "" {
-				return nil // nothing that matters can follow a finish reason
-			}
-			return err
-		}
-		if first {
-			line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
-			if t := bytes.TrimSpace(line); len(t) > 0 && (t[0] == '{' || t[0] == '[') {
-				return r.document(line, lines)
-			}
-			first = len(line) == 0
-		}
-		if len(line) == 0 {
-			if err := r.event(event, data, false); err != nil {
-				return err
-			}
-			event, data = "", data[:0]
-			continue
-		}
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(name) {
-		case "data":
-			if len(data) > 0 {
-				data = append(data, '\n')
-			}
-			if data = append(data, value...); len(data) > maxStreamLine {
-				return replyError("the server sent an event longer than 16 MiB")
-			}
-		case "event":
-			event = string(value[:min(len(value), 64)])
-		case "", "id", "retry":
-		default:
-			if line[0] == '{' && json.Valid(line) { // an error that forgot its prefix
-				if err := r.chunk("", line); err != nil {
-					return err
-				}
-			} else if !r.any && r.junk == "" {
-				r.junk = string(line[:min(len(line), 300)])
-			}
-		}
+func (t *anyText) UnmarshalJSON(raw []byte) error {
+	switch raw[0] {
+	case '"':
+		return json.Unmarshal(raw, (*string)(t))
+	case '{', '[', 'n':
+	default:
+		*t = anyText(raw)
 	}
 	return nil
 }
 
-// ended judges a body that ended without [DONE].
-func (r *replyReader) ended() error {
+// decodeLoosely decodes what fits and leaves out what has another type; it reports whether raw is JSON.
+func decodeLoosely(raw []byte, into any) bool {
+	var bad *json.SyntaxError
+	return !errors.As(json.Unmarshal(raw, into), &bad)
+}
+
+// hasValue reports whether a value says anything.
+func hasValue(val []byte) bool {
+	return len(val) > 0 && string(val) != "null" && string(val) != `""`
+}
+
+func isObject(val []byte) bool { return len(val) > 0 && val[0] == '{' }
+
+// A textJoiner decodes the pieces of a text, each a JSON value, where a character may be cut between two strings:
+// its bytes, or the two escapes of a surrogate pair.
+type textJoiner struct{ held []byte } // the start of a character, as sent
+
+// add returns the whole characters so far; what is no text becomes U+FFFD, a list or object is its own text.
+func (j *textJoiner) add(raw []byte, last bool) string {
+	if len(raw) > 0 && raw[0] == '"' {
+		raw = raw[1 : len(raw)-1]
+	} else if !hasValue(raw) {
+		raw = nil
+	}
+	if len(j.held) > 0 {
+		raw = append(j.held, raw...)
+	}
+	end := len(raw)
+	if !last {
+		end = wholeEnd(raw)
+	}
+	raw, j.held = raw[:end], bytes.Clone(raw[end:])
+	var s string
+	if utf8.Valid(raw) && bytes.IndexByte(raw, '\\') < 0 || json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &s) != nil {
+		return string(raw)
+	}
+	return s
+}
+
+// parts reads a text, a list of parts, or one part: the answer in it and the reasoning.
+func (j *textJoiner) parts(raw []byte) (answer, thought string) {
+	var v any
+	if !isObject(raw) && !bytes.HasPrefix(raw, []byte("[")) || json.Unmarshal(raw, &v) != nil {
+		return j.add(raw, false), ""
+	}
+	var a, t strings.Builder
+	deepText(v, &a, &t)
+	return a.String(), t.String()
+}
+
+// deepText writes the text in a part, wherever the server puts it.
+func deepText(v any, to, thought *strings.Builder) {
+	switch v := v.(type) {
+	case string:
+		to.WriteString(v)
+	case []any:
+		for _, sub := range v {
+			deepText(sub, to, thought)
+		}
+	case map[string]any:
+		switch v["type"] {
+		case "thinking", "reasoning":
+			to = thought
+		case "text", "output_text", "", nil:
+		default:
+			return
+		}
+		for _, name := range []string{"text", "thinking", "content"} {
+			deepText(v[name], to, thought)
+		}
+	}
+}
+
+var halfPair = lazyRegexp(`^\\u[dD][89abAB]`)
+
+// wholeEnd returns where the last whole character of a text in JSON ends.
+func wholeEnd(b []byte) int {
+	n := len(b)
+	if n >= 6 && halfPair().Match(b[n-6:]) && (n-len(bytes.TrimRight(b[:n-6], `\`)))%2 == 0 {
+		return n - 6
+	}
+	for i := n - 1; i >= max(n-3, 0); i-- {
+		if utf8.RuneStart(b[i]) && !utf8.FullRune(b[i:]) {
+			return i
+		}
+	}
+	return n
+}
+
+// A replyReader takes in one reply as servers really send it: an event stream, or JSON documents whatever was asked
+// for.
+type replyReader struct {
+	onDelta func(Delta)
+	waits   func() // called before a wait for more, after the first byte
+	body    io.Reader
+	got     int // bytes of it
+
+	any, done       bool   // something came; [DONE]
+	cr              bool   // the last byte was one
+	junk            string // a line that belongs in no event stream
+	answer, thought textJoiner
+	think           thinkFilter
+	text, reasoning strings.Builder
+	sent            [2]int // bytes of text and reasoning passed on
+	calls           callSet
+	finish, raw     string
+	usage           Usage
+}
+
+func newReplyReader(names toolNames, onDelta func(Delta)) *replyReader {
+	r := &replyReader{onDelta: onDelta, calls: callSet{names: names}}
+	r.think.r = r
+	return r
+}
+
+// Read reads from the body, with LF for CR and CRLF. What was understood is passed on before each wait.
+func (r *replyReader) Read(p []byte) (int, error) {
+	r.flush()
+	if r.got > 0 && r.waits != nil {
+		r.waits()
+	}
+	n, err := r.body.Read(p)
+	if r.got += n; r.got > maxStream {
+		return 0, replyError("the answer is longer than 256 MiB")
+	}
+	if !r.cr && bytes.IndexByte(p[:n], '\r') < 0 {
+		return n, err
+	}
+	out := p[:0]
+	for _, c := range p[:n] {
+		if c == '\r' {
+			out = append(out, '\n')
+		} else if c != '\n' || !r.cr {
+			out = append(out, c)
+		}
+		r.cr = c == '\r'
+	}
+	return len(out), err
+}
+
+// read takes in the body. It returns nil only if the reply ended well.
+func (r *replyReader) read(body io.Reader) error {
+	r.body = body
+	in := bufio.NewReaderSize(r, 32<<10)
+	if bom, _ := in.Peek(3); string(bom) == "\xef\xbb\xbf" {
+		in.Discard(3)
+	}
+	first, err := in.Peek(1)
+	for err == nil && bytes.Contains([]byte(" \t\n"), first) {
+		in.Discard(1)
+		first, err = in.Peek(1)
+	}
+	if err == nil && bytes.Contains([]byte("{["), first) {
+		err = r.documents(in)
+	} else if err == nil {
+		err = r.events(in)
+	}
+	r.think.add(r.answer.add(nil, true), true)
+	r.reasoning.WriteString(r.thought.add(nil, true))
+	r.flush()
+	var own replyError
+	var said *serverError
 	switch {
-	case r.done || r.finish != "" || r.whole:
+	case errors.As(err, &own) || errors.As(err, &said):
+		return err
+	case r.done || r.finish != "": // nothing that matters can follow
 		return nil
+	case err != io.EOF:
+		return err
 	case r.any:
 		return errCutOff
 	case r.junk != "":
@@ -188,220 +261,189 @@ func (r *replyReader) ended() error {
 	return errNoReply
 }
 
-// document reads a body that is JSON and no event stream: a whole completion,
-// an error, or chunks a line each.
-func (r *replyReader) document(line []byte, lines *streamLines) error {
-	var doc []byte
-	var err error
-	for err == nil {
-		if doc = append(append(doc, line...), '\n'); len(doc) > maxStreamLine {
-			return replyError("the server sent a document longer than 16 MiB")
-		}
-		line, err = lines.next()
-	}
-	if err != io.EOF {
-		return err
-	}
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	for n := 0; ; n++ {
+// documents reads a body that is JSON: a whole completion, an error, or chunks one after the other.
+func (r *replyReader) documents(in io.Reader) error {
+	limited := &io.LimitedReader{R: in, N: maxStreamLine}
+	for d := json.NewDecoder(limited); ; limited.N = maxStreamLine {
 		var val json.RawMessage
-		if err := dec.Decode(&val); err != nil && n == 0 {
+		err := d.Decode(&val)
+		var bad *json.SyntaxError
+		switch {
+		case err == nil:
+			_, err = r.chunk("", val)
+		case limited.N == 0:
+			return replyError("the server sent a document longer than 16 MiB")
+		case r.finish == "" && (err == io.ErrUnexpectedEOF || errors.As(err, &bad)):
 			return errBroken
-		} else if err != nil {
-			return r.ended() // nothing after a whole document matters
 		}
-		if err := r.chunk("", val); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// event takes in the data of one event. Partial says that the stream ended
-// inside it.
-func (r *replyReader) event(name string, data []byte, partial bool) error {
+// events reads an event stream (WHATWG HTML, section 9.2.6); it returns nil at [DONE].
+func (r *replyReader) events(in *bufio.Reader) error {
+	var name string
+	var data, line []byte
+	for !r.done {
+		part, err := in.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxStreamLine || len(data) > maxStreamLine {
+			return replyError("the server sent a line or event longer than 16 MiB")
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "data":
+			data = append(append(data, value...), '\n')
+		case "event":
+			name = string(value[:min(len(value), 64)])
+		case "id", "retry", "": // or a comment, or the end of an event
+		default:
+			valid, fault := line[0] == '{', error(nil)
+			if valid { // an error that forgot its prefix
+				valid, fault = r.chunk("", line)
+			}
+			if fault != nil {
+				return fault
+			}
+			if !valid && !r.any && r.junk == "" {
+				r.junk = string(line[:min(len(line), 300)])
+			}
+		}
+		if len(line) == 0 || err != nil {
+			if err := cmp.Or(r.event(name, data, err != nil), err); err != nil {
+				return err
+			}
+			name, data = "", data[:0]
+		}
+		line = line[:0]
+	}
+	return nil
+}
+
+// event takes in the data of one event; last says that the stream ended with it.
+func (r *replyReader) event(name string, data []byte, last bool) error {
 	data = bytes.TrimSpace(data)
 	switch {
-	case len(data) == 0 || data[0] == ':': // a comment that a relay wrapped
+	case r.done || len(data) == 0 || data[0] == ':': // a comment that a relay wrapped
 		return nil
 	case bytes.HasPrefix(bytes.TrimPrefix(data, []byte(`"`)), []byte("[DONE]")):
 		r.any, r.done = true, true
 		return nil
-	case json.Valid(data):
-		return r.chunk(name, data)
+	}
+	if valid, err := r.chunk(name, data); valid {
+		return err
+	}
+	switch {
 	case name == "error":
-		return readServerError(data)
+		return parseServerError(data)
 	case name != "" && name != "message":
 		return nil // some server's own event
-	}
-	// Some servers leave out the blank line between events.
-	list := bytes.Split(data, []byte("\n"))
-	if len(list) > 1 && !slices.ContainsFunc(list, func(b []byte) bool {
-		return !json.Valid(b) && !bytes.HasPrefix(b, []byte("[DONE]"))
-	}) {
-		for _, b := range list {
-			if err := r.event(name, b, false); err != nil || r.done {
+	case bytes.IndexByte(data, '\n') >= 0: // some servers leave out the blank line between events
+		for line := range bytes.SplitSeq(data, []byte("\n")) {
+			if err := r.event(name, line, last); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	r.any = true
-	if partial {
+	if r.any = true; last {
 		return errCutOff
 	}
 	return errBroken
 }
 
-// chunk takes in one chunk, which is valid JSON.
-func (r *replyReader) chunk(event string, raw []byte) error {
+// chunk takes in one chunk and reports whether it is JSON at all.
+func (r *replyReader) chunk(event string, raw []byte) (bool, error) {
+	var c wireChunk
+	if !decodeLoosely(raw, &c) {
+		return false, nil
+	}
 	r.any = true
-	v := pick(raw, "choices", "usage", "error", "object", "message", "detail", "x_groq")
-	choices, usage, says := v[0], v[1], v[4] != nil || v[5] != nil
-	switch fault := string(v[2]); {
-	case fault != "" && fault != "null" && fault != `""` && fault != "{}" && fault != "false",
-		raw[0] == '[', event == "error", string(v[3]) == `"error"`, says && choices == nil && usage == nil:
-		return readServerError(raw)
+	bare := (c.Message != nil || c.Detail != nil) && c.Choices == nil && c.Usage == wireUsage{}
+	if fault := string(c.Error); hasValue(c.Error) && fault != "{}" && fault != "false" ||
+		raw[0] == '[' || event == "error" || c.Object == "error" || bare {
+		return true, parseServerError(raw)
 	}
-	r.addUsage(usage)
-	r.addUsage(pick(v[6], "usage")[0])
-	var err error
-	jsonMembers(choices, func(_, val []byte) {
-		err = cmp.Or(err, r.choice(val))
-	})
-	return err
-}
-
-func (r *replyReader) addUsage(raw []byte) {
-	if noValue(raw) {
-		return
-	}
-	v := pick(raw, "prompt_tokens", "completion_tokens", "total_tokens")
-	for i, to := range []*int{&r.usage.In, &r.usage.Out, &r.usage.Total} {
-		if f, err := strconv.ParseFloat(string(v[i]), 64); err == nil && f >= 1 && f < 1<<40 {
-			*to = int(f)
+	c.Usage.add(&r.usage)
+	c.XGroq.Usage.add(&r.usage)
+	for _, ch := range c.Choices {
+		ch.Usage.add(&r.usage)
+		index := max(callIndex(ch.Index), 0)
+		err := r.delta(index, ch.Delta, false)
+		if ch.Message != nil && err == nil {
+			r.addFinish("stop")
+			err = r.delta(index, *ch.Message, true)
 		}
+		if err != nil {
+			return true, err
+		}
+		r.addFinish(string(ch.FinishReason))
 	}
+	return true, nil
 }
 
-func (r *replyReader) choice(raw []byte) error {
-	v := pick(raw, "index", "delta", "message", "finish_reason", "usage")
-	index := max(callIndex(v[0]), 0)
-	r.addUsage(v[4])
-	err := r.delta(index, v[1], false)
-	if err == nil && len(v[2]) > 0 && v[2][0] == '{' {
-		r.whole = true
-		err = r.delta(index, v[2], true)
+// delta takes in a delta, or a whole message, of which only the parts count that no delta has brought before.
+func (r *replyReader) delta(choice int, d wireDelta, whole bool) error {
+	content, reasoning := d.Content, d.ReasoningContent
+	if !hasValue(content) {
+		content = d.Refusal
 	}
-	r.addFinish(valText(v[3]))
-	return err
-}
-
-// delta takes in a delta, or a whole message, of which only the parts count
-// that no delta has brought before.
-func (r *replyReader) delta(choice int, raw []byte, whole bool) error {
-	v := pick(raw, "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call")
-	content, reasoning := v[0], v[2]
-	if noValue(content) {
-		content = v[1]
+	if !hasValue(reasoning) { // some send both, with the same text
+		reasoning = d.Reasoning
 	}
-	if noValue(reasoning) { // some send both, with the same text
-		reasoning = v[3]
+	if choice == 0 && !(whole && r.reasoning.Len() > 0) {
+		text, more := r.thought.parts(reasoning)
+		r.reasoning.WriteString(text + more)
 	}
-	if r.textOf < 0 && !noValue(content) {
-		r.textOf = choice
+	if choice == 0 && !(whole && r.text.Len()+len(r.think.hold) > 0) {
+		text, thought := r.answer.parts(content)
+		r.reasoning.WriteString(thought)
+		r.think.add(text, false)
 	}
-	if choice != max(r.textOf, 0) || whole && r.text.Len()+len(r.think.hold) > 0 {
-		content = nil
-	}
-	if choice != max(r.textOf, 0) || whole && r.reasoning.Len() > 0 {
-		reasoning = nil
-	}
-	if err := r.pieces(content, reasoning, false); err != nil {
-		return err
+	if r.text.Len() > maxReplyText || r.reasoning.Len() > maxReplyText {
+		return replyError("the answer is longer than 8 MiB")
 	}
 	if whole && len(r.calls.list) > 0 {
 		return nil
 	}
-	var err error
-	add := func(_, val []byte) { err = cmp.Or(err, r.calls.add(choice, val)) }
-	if v[5] != nil && v[5][0] == '{' {
-		add(nil, slices.Concat([]byte(`{"index":0,"function":`), v[5], []byte("}")))
+	var list []wireCall
+	if isObject(d.ToolCalls) { // one call, without a list around it
+		d.ToolCalls = slices.Concat([]byte("["), d.ToolCalls, []byte("]"))
 	}
-	if v[4] != nil && v[4][0] == '{' {
-		add(nil, v[4])
-	} else {
-		jsonMembers(v[4], add)
+	decodeLoosely(d.ToolCalls, &list)
+	if d.FunctionCall != nil {
+		list = append(list, wireCall{Index: []byte("0"), Function: *d.FunctionCall})
 	}
-	return err
-}
-
-// noValue reports whether a value says nothing.
-func noValue(val []byte) bool {
-	return len(val) == 0 || string(val) == "null" || string(val) == `""`
-}
-
-// pieces takes in pieces of content and reasoning; last says that no more come.
-func (r *replyReader) pieces(content, reasoning []byte, last bool) error {
-	t, th := appendJSONText(nil, content), appendJSONText(nil, reasoning)
-	if t == nil {
-		t, th = contentParts(content, th)
-	}
-	if len(th) == 0 && len(reasoning) > 0 {
-		th = deepText(nil, reasoning)
-	}
-	r.reasoning.WriteString(r.thought.add(th, last))
-	r.think.add(r.answer.add(t, last), false)
-	if r.text.Len() > maxReplyText || r.reasoning.Len() > maxReplyText {
-		return replyError("the answer is longer than 8 MiB")
+	for _, c := range list {
+		if err := r.calls.add(choice, c); err != nil {
+			return err
+		}
 	}
 	return nil
-}
-
-// contentParts reads content that is a list of parts, or one part; reasoning in
-// it is appended.
-func contentParts(raw, reasoning []byte) (answer, _ []byte) {
-	part := func(_, val []byte) {
-		switch valText(pick(val, "type")[0]) {
-		case "text", "output_text", "":
-			answer = deepText(answer, val)
-		case "thinking", "reasoning":
-			reasoning = deepText(reasoning, val)
-		}
-	}
-	if len(raw) > 0 && raw[0] == '{' {
-		part(nil, raw)
-	} else {
-		jsonMembers(raw, part)
-	}
-	return answer, reasoning
-}
-
-// deepText appends the text in a part, wherever the server puts it.
-func deepText(dst, val []byte) []byte {
-	if dst = appendJSONText(dst, val); len(val) > 0 && val[0] == '{' {
-		for _, v := range pick(val, "text", "thinking", "content") {
-			dst = deepText(dst, v)
-		}
-	} else if len(val) > 0 && val[0] == '[' {
-		jsonMembers(val, func(_, v []byte) { dst = deepText(dst, v) })
-	}
-	return dst
 }
 
 // flush passes on what has come.
 func (r *replyReader) flush() {
 	text, reasoning := r.text.String()[r.sent[0]:], r.reasoning.String()[r.sent[1]:]
 	r.sent = [2]int{r.text.Len(), r.reasoning.Len()}
-	if r.onDelta != nil && reasoning != "" {
-		r.onDelta(Delta{Reasoning: reasoning})
-	}
-	if r.onDelta != nil && text != "" {
-		r.onDelta(Delta{Text: text})
+	for _, d := range []Delta{{Reasoning: reasoning}, {Text: text}} {
+		if r.onDelta != nil && d != (Delta{}) {
+			r.onDelta(d)
+		}
 	}
 }
 
-// finishes gives what the reasons of various servers mean; all others are stop.
-// Where several come, the one later in finishRank wins.
+// finishes gives what the reasons of various servers mean; all others are stop. Where several come, the one later in
+// finishRank wins.
 var finishes = map[string]string{
 	"tool_calls": "tool_calls", "tool_call": "tool_calls", "tool_use": "tool_calls", "function_call": "tool_calls",
 	"length": "length", "max_tokens": "length", "max_output_tokens": "length", "model_length": "length",
@@ -424,8 +466,7 @@ func (r *replyReader) addFinish(raw string) {
 	}
 }
 
-// reply returns what was read. After an error no call of it may run, so none is
-// in it.
+// reply returns what was read. After an error no call of it may run, so none is in it.
 func (r *replyReader) reply(err error) (Reply, error) {
 	out := Reply{Text: r.text.String(), Reasoning: r.reasoning.String(), Finish: "stop", Usage: r.usage}
 	out.Usage.Total = cmp.Or(out.Usage.Total, out.Usage.In+out.Usage.Out)
@@ -440,7 +481,7 @@ func (r *replyReader) reply(err error) (Reply, error) {
 	case r.finish == "content_filter":
 		return out, errFiltered
 	}
-	if out.Calls = r.calls.final(r.names, r.finish); len(out.Calls) > 0 {
+	if out.Calls = r.calls.final(r.finish); len(out.Calls) > 0 {
 		out.Finish = "tool_calls"
 	}
 	if r.finish == "length" {
@@ -449,17 +490,14 @@ func (r *replyReader) reply(err error) (Reply, error) {
 	return out, nil
 }
 
-// A thinkFilter takes <think>…</think> out of an answer, split anywhere. Only a
-// tag at the start of a line and outside a code block counts, so that an answer
-// about such tags stays whole. A closing tag alone means that the server's
-// template had opened it: all before it was reasoning.
+// A thinkFilter takes <think>…</think> out of the start of an answer, split anywhere; in its text such tags stay. A
+// closing tag alone means that the server's template had opened it: all before it was reasoning.
 type thinkFilter struct {
-	r       *replyReader
-	inside  bool
-	hold    string // may be the start of a tag
-	trim    bool   // the answer has not begun after a tag: drop white space
-	counted int    // bytes of the text looked through for code fences
-	fences  int
+	r      *replyReader
+	inside bool
+	begun  bool   // the answer has
+	closed bool   // a closing tag has come
+	hold   string // may be the start of a tag
 }
 
 const thinkOpen, thinkClose = "<think>", "</think>"
@@ -467,44 +505,47 @@ const thinkOpen, thinkClose = "<think>", "</think>"
 func (f *thinkFilter) add(s string, last bool) {
 	s, f.hold = f.hold+s, ""
 	for s != "" {
-		i := strings.IndexByte(s, '<')
-		if i < 0 {
-			i = len(s)
-		}
-		f.emit(s[:i])
-		if s = s[i:]; s == "" {
+		before, _, found := strings.Cut(s, "<")
+		f.emit(before)
+		if !found {
 			return
 		}
-		tag := thinkOpen
-		if f.inside || strings.HasPrefix(s, "</") {
-			tag = thinkClose
+		s = s[len(before):]
+		tag := thinkClose
+		if !f.inside && !f.begun && !strings.HasPrefix(s, "</") {
+			tag = thinkOpen
 		}
-		switch counts := f.counts(tag); {
-		case counts && strings.HasPrefix(s, tag):
-			f.turn(tag == thinkOpen)
-			s = s[len(tag):]
-		case !last && (counts && strings.HasPrefix(tag, s) || s == "<"):
+		counts := f.inside || tag == thinkOpen || !f.closed
+		if rest, ok := strings.CutPrefix(s, tag); ok && counts {
+			f.turn(tag)
+			s = rest
+		} else if counts && strings.HasPrefix(tag, s) && !last {
 			f.hold = s
 			return
-		default:
+		} else {
 			f.emit("<")
 			s = s[1:]
 		}
 	}
 }
 
-// turn enters or leaves reasoning.
-func (f *thinkFilter) turn(in bool) {
+// turn enters or leaves reasoning at a tag.
+func (f *thinkFilter) turn(tag string) {
 	r := f.r
-	if !in && !f.inside {
+	orphan := !f.inside && tag == thinkClose
+	if text := r.text.String(); orphan && (r.reasoning.Len() > 0 || strings.Count(text, "```")%2 == 1 || strings.HasSuffix(text, "`")) {
+		f.closed = true // it is quoted
+		f.emit(tag)
+		return
+	}
+	if orphan {
 		r.reasoning.WriteString(strings.TrimSpace(r.text.String()))
 		r.text.Reset()
 		if r.sent[0] > 0 { // it was passed on as text
 			r.sent = [2]int{0, r.reasoning.Len()}
 		}
-		f.counted, f.fences = 0, 0
 	}
-	f.inside, f.trim = in, r.text.Len() == 0
+	f.inside, f.begun, f.closed = tag == thinkOpen, false, tag == thinkClose
 }
 
 func (f *thinkFilter) emit(s string) {
@@ -512,30 +553,9 @@ func (f *thinkFilter) emit(s string) {
 		f.r.reasoning.WriteString(s)
 		return
 	}
-	if f.trim {
+	if f.closed && !f.begun {
 		s = strings.TrimLeft(s, " \t\r\n")
-		f.trim = s == ""
 	}
+	f.begun = f.begun || strings.TrimSpace(s) != ""
 	f.r.text.WriteString(s)
-}
-
-// counts reports whether a tag that stood here would be one.
-func (f *thinkFilter) counts(tag string) bool {
-	if f.inside {
-		return true
-	}
-	t := f.r.text.String()
-	if f.counted == 0 && strings.HasPrefix(t, "```") {
-		f.fences++
-	}
-	f.fences += strings.Count(t[max(f.counted-1, 0):], "\n```")
-	f.counted = len(t)
-	if f.fences%2 == 1 {
-		return false
-	}
-	if tag == thinkClose {
-		return f.r.reasoning.Len() == 0 && (t == "" || !strings.ContainsRune("`'\"", rune(t[len(t)-1])))
-	}
-	t = strings.TrimRight(t, " \t")
-	return t == "" || t[len(t)-1] == '\n'
 }

@@ -37,7 +37,8 @@ func (p *program) task(ctx context.Context, args []string) error {
 		prompt, piped = piped, ""
 	}
 	if strings.TrimSpace(prompt) == "" {
-		return usageErrorf("there is no prompt\n\n%s", usage)
+		fmt.Fprint(p.stderr, usage)
+		return usageErrorf("there is no prompt")
 	}
 	if !utf8.ValidString(prompt) || strings.ContainsRune(prompt, 0) {
 		return usageErrorf("the prompt is not UTF-8 text")
@@ -182,13 +183,11 @@ func (a *app) lastEvent(res TurnResult, err error) {
 
 // printEvent prints one event as a line of JSON.
 func (p *program) printEvent(e Event) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
+	b, err := marshalPlain(e)
+	if err != nil {
 		return err
 	}
-	return p.print(b.String())
+	return p.print(string(b) + "\n")
 }
 
 // allowed are the grants of the command line, for each turn of this run.
@@ -242,9 +241,9 @@ func (p *program) chat(ctx context.Context, args []string) error {
 			}
 			continue
 		}
-		turn, cancel := context.WithCancelCause(ctx)
+		turn, end := inTurn(ctx)
 		_, err = a.send(turn, message{chat: name, text: line})
-		cancel(nil)
+		end()
 		switch {
 		case errors.Is(err, errAudit), ctx.Err() != nil, errors.Is(err, errBrokenPipe):
 			return err
@@ -270,20 +269,27 @@ func (a *app) slash(ctx context.Context, name, line string) error {
 	verb, rest, _ := strings.Cut(line, " ")
 	rest = strings.TrimSpace(rest)
 	p := a.prog
+	grants := func(words ...string) error {
+		do, _, err := parseGrants(words)
+		if err != nil {
+			return err
+		}
+		return do(ctx, a.approvals, p.stdout, p.stderr)
+	}
 	switch verb {
 	case "/help":
 		return p.print(slashHelp)
 	case "/tools":
 		return p.toolsCommand(nil)
 	case "/permissions":
-		return codeError(cmdGrants(ctx, a.approvals, nil, p.stdout, p.stderr))
+		return grants()
 	case "/revoke":
 		if rest == "" {
 			return errors.New("/revoke needs a key, as /permissions shows it")
 		}
-		return codeError(cmdGrants(ctx, a.approvals, []string{"revoke", rest}, p.stdout, p.stderr))
+		return grants("revoke", rest)
 	case "/forget-approvals":
-		return codeError(cmdGrants(ctx, a.approvals, []string{"clear"}, p.stdout, p.stderr))
+		return grants("clear")
 	case "/audit":
 		if rest == "" {
 			rest = "10"

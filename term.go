@@ -3,13 +3,14 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 
@@ -39,50 +40,35 @@ type termOptions struct {
 	// TryLock takes the lock of that name among this user's picket processes,
 	// without waiting; ok is false while another has it.
 	TryLock func(name string) (unlock func(), ok bool, err error)
-	// OpenTTY opens what questions are asked on; nil is the controlling
-	// terminal.
-	OpenTTY func() (*ttyFiles, error)
 }
 
 // A terminal is the one owner of the user's terminal. All its methods may be
 // called from several goroutines; they take turns in one of its own, so that
-// nothing else is printed while a question is open.
+// nothing else is printed while a question is open. It writes no escape
+// sequences.
 type terminal struct {
-	opt            termOptions
-	outTTY, errTTY bool
-	color, spins   bool
-
+	opt  termOptions
 	ops  chan func()
 	quit chan struct{}
 	done chan struct{}
-	once sync.Once
 
 	// Of the goroutine alone:
-	midLine  bool // the stream has left the cursor within a line
-	text     printer
-	stream   *redactStream
-	label    string // of the spinner, "" without one
-	since    time.Time
-	drawn    int // columns that the spinner takes
-	frame    int //
-	keys     *lineReader
-	tty      *ttyFiles
-	plainIn  *lineReader
-	inputTTY bool
+	midLine bool // the stream has left the cursor within a line
+	text    printer
+	stream  *redactStream
+	label   string // of the spinner, "" without one
+	since   time.Time
+	drawn   int // columns that the spinner takes
+	tty     *ttyFiles
+	keys    *lineReader // of tty
+	stdin   *lineReader
 }
 
 // newTerminal starts the owner of the terminal; Close ends it.
 func newTerminal(opt termOptions) *terminal {
 	t := &terminal{opt: opt, ops: make(chan func()), quit: make(chan struct{}), done: make(chan struct{}),
-		text: printer{prose: true}, stream: opt.Redact.Stream()}
-	if t.opt.OpenTTY == nil {
-		t.opt.OpenTTY = openTTY
-	}
-	dumb := opt.Getenv("TERM") == "dumb"
-	t.outTTY, t.errTTY, t.inputTTY = isTerminal(opt.Stdout), isTerminal(opt.Stderr), isTerminal(opt.Stdin)
-	t.color = t.errTTY && !dumb && opt.Getenv("NO_COLOR") == "" && ansiTerminal
-	t.spins = t.errTTY && !dumb && !opt.Quiet
-	go t.loop()
+		text: printer{prose: true}, stream: opt.Redact.Stream(), stdin: newLineReader(opt.Stdin)}
+	go t.loop(isTerminal(opt.Stderr) && opt.Getenv("TERM") != "dumb" && !opt.Quiet)
 	return t
 }
 
@@ -103,7 +89,7 @@ func control(file *os.File, f func(fd uintptr)) {
 	}
 }
 
-func (t *terminal) loop() {
+func (t *terminal) loop(spins bool) {
 	defer close(t.done)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -113,7 +99,9 @@ func (t *terminal) loop() {
 			t.eraseSpinner()
 			op()
 		case <-tick.C:
-			t.drawSpinner()
+			if spins {
+				t.drawSpinner()
+			}
 		case <-t.quit:
 			t.endStream()
 			t.eraseSpinner()
@@ -139,18 +127,17 @@ func (t *terminal) do(ctx context.Context, op func()) bool {
 	return false
 }
 
-// Close ends the stream and gives the terminal back.
+// Close ends the stream and gives the terminal back. It is called once.
 func (t *terminal) Close() {
-	t.once.Do(func() { close(t.quit) })
+	close(t.quit)
 	<-t.done
 }
 
 // Streams reports whether stdout is a terminal, so that text is to be shown as
-// it comes; else only the last reply goes there, by one Stream and EndStream.
-func (t *terminal) Streams() bool { return t.outTTY }
+// it comes; else Stream is not for use.
+func (t *terminal) Streams() bool { return isTerminal(t.opt.Stdout) }
 
-// Stream writes a piece of answer text to stdout: made safe to show if that is
-// a terminal, else as it is but for secrets.
+// Stream writes a piece of answer text to stdout, made safe to show.
 func (t *terminal) Stream(text string) (err error) {
 	t.do(context.Background(), func() { err = t.write(t.stream.Feed([]byte(text)), false) })
 	return err
@@ -164,19 +151,12 @@ func (t *terminal) EndStream() (err error) {
 
 func (t *terminal) endStream() error {
 	err := t.write(t.stream.End(), true)
-	if t.midLine {
-		t.midLine = false
-		_, err2 := io.WriteString(t.opt.Stdout, "\n")
-		err = errors.Join(err, err2)
-	}
+	t.freshLine()
 	return err
 }
 
 func (t *terminal) write(text []byte, final bool) error {
-	if t.outTTY {
-		text = t.text.append(nil, text, final)
-	}
-	if len(text) == 0 {
+	if text = t.text.append(nil, text, final); len(text) == 0 {
 		return nil
 	}
 	t.midLine = text[len(text)-1] != '\n'
@@ -184,10 +164,10 @@ func (t *terminal) write(text []byte, final bool) error {
 	return err
 }
 
-// freshLine puts the cursor at the start of a line, if the answer shares the
-// terminal and left it elsewhere.
+// freshLine puts the cursor at the start of a line, if the answer left it
+// elsewhere.
 func (t *terminal) freshLine() {
-	if t.midLine && t.outTTY {
+	if t.midLine {
 		t.midLine = false
 		io.WriteString(t.opt.Stdout, "\n")
 	}
@@ -216,9 +196,8 @@ func (t *terminal) line(safe string) {
 // Spinner shows that something takes time, with the seconds so far, until stop
 // is called. The latest one is shown.
 func (t *terminal) Spinner(label string) (stop func()) {
-	label = t.safe(label)
 	since := time.Now()
-	t.do(context.Background(), func() { t.label, t.since = label, since })
+	t.do(context.Background(), func() { t.label, t.since = t.safe(label), since })
 	return func() {
 		t.do(context.Background(), func() {
 			if t.since.Equal(since) {
@@ -229,21 +208,16 @@ func (t *terminal) Spinner(label string) (stop func()) {
 }
 
 func (t *terminal) drawSpinner() {
-	if t.label == "" || !t.spins || t.midLine && t.outTTY {
+	f, ok := t.opt.Stderr.(*os.File)
+	if t.label == "" || t.midLine || !ok || !inForeground(f) {
 		return
 	}
-	if f, ok := t.opt.Stderr.(*os.File); ok && !inForeground(f) {
-		return
-	}
-	width, _ := sizeOf(t.opt.Stderr)
-	t.frame = (t.frame + 1) % 4
-	text := fmt.Sprintf("%c %s %ds", `|/-\`[t.frame], t.label, int(time.Since(t.since).Seconds()))
-	if cols(text) >= width {
-		text = cutCols(text, width-1)
-	}
+	width, _ := sizeOf(f)
+	since := time.Since(t.since)
+	text := cutCols(fmt.Sprintf("%c %s %ds", `|/-\`[since/(200*time.Millisecond)%4], t.label, int(since.Seconds())), width-1)
 	t.eraseSpinner()
 	t.drawn = cols(text)
-	io.WriteString(t.opt.Stderr, text)
+	io.WriteString(f, text)
 }
 
 func (t *terminal) eraseSpinner() {
@@ -254,13 +228,9 @@ func (t *terminal) eraseSpinner() {
 }
 
 // CanAsk reports whether the owner can be asked here now.
-func (t *terminal) CanAsk() bool {
-	tty, err := t.opt.OpenTTY()
-	if err != nil {
-		return false
-	}
-	defer tty.close()
-	return inForeground(tty.in)
+func (t *terminal) CanAsk() (can bool) {
+	t.do(context.Background(), func() { can = t.openKeys() == nil })
+	return can
 }
 
 // Ask shows a card on the controlling terminal and waits for the answer. Only
@@ -277,10 +247,7 @@ func (t *terminal) Ask(ctx context.Context, card Card) (ans Answer, err error) {
 	}
 	defer unlock()
 	if !t.do(ctx, func() { ans, err = t.ask(ctx, card) }) {
-		err = errNoTerminal
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
+		err = cmp.Or(context.Cause(ctx), errNoTerminal)
 	}
 	if err != nil {
 		ans = Answer{}
@@ -309,7 +276,7 @@ func (t *terminal) lockTTY(ctx context.Context) (unlock func(), err error) {
 
 func (t *terminal) openKeys() error {
 	if t.tty == nil {
-		tty, err := t.opt.OpenTTY()
+		tty, err := openTTY()
 		if err != nil {
 			return errNoTerminal
 		}
@@ -328,19 +295,22 @@ func (t *terminal) ask(ctx context.Context, card Card) (Answer, error) {
 	t.freshLine()
 	out := t.tty.out
 	width, height := sizeOf(out)
-	pages := paginate(t.cardLines(card, width), max(height-3, 5))
+	pages := slices.Collect(slices.Chunk(t.cardLines(card, width), max(height-3, 5)))
 	seen := 0 // pages shown so far
 	for page := 0; ; page = (page + 1) % len(pages) {
 		seen = max(seen, page+1)
-		io.WriteString(out, "\n"+pages[page]+"\n")
 		offered := card.Offered
 		if seen < len(pages) {
-			offered = onlyOnce(card.Offered)
+			offered = onlyOnce(offered)
 		}
-		line, err := t.answerLine(ctx, prompt(offered, page, len(pages), seen == len(pages)))
+		line, err := t.answerLine(ctx, "\n"+strings.Join(pages[page], "\n")+"\n", prompt(offered, page, len(pages)))
 		if err != nil {
 			if ctx.Err() != nil {
-				fmt.Fprintf(out, "\n  %s\n", t.safe(context.Cause(ctx).Error()))
+				why := context.Cause(ctx).Error()
+				if errors.Is(ctx.Err(), context.Canceled) && context.Cause(ctx) == context.Canceled {
+					why = "answered elsewhere, or too late"
+				}
+				fmt.Fprintf(out, "\n  %s\n", t.safe(why))
 				t.keys.discard(t.tty.in) // half an answer is not for the shell
 			}
 			return Answer{}, err
@@ -358,17 +328,22 @@ func (t *terminal) ask(ctx context.Context, card Card) (Answer, error) {
 	}
 }
 
-// answerLine throws away what was typed so far, prompts and reads one line.
-func (t *terminal) answerLine(ctx context.Context, prompt string) (string, error) {
+// answerLine shows a text, throws away what was typed so far and some moments
+// on, prompts and reads one line.
+func (t *terminal) answerLine(ctx context.Context, text, prompt string) (string, error) {
+	_, err := io.WriteString(t.tty.out, text)
 	select {
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	case <-time.After(answerGuard):
 	}
-	if err := t.keys.discard(t.tty.in); err != nil {
-		return "", err
+	if err == nil {
+		err = t.keys.discard(t.tty.in)
 	}
-	if _, err := io.WriteString(t.tty.out, t.bold(prompt)); err != nil {
+	if err == nil {
+		_, err = io.WriteString(t.tty.out, prompt)
+	}
+	if err != nil {
 		return "", err
 	}
 	line, err := t.keys.line(ctx)
@@ -379,36 +354,21 @@ func (t *terminal) answerLine(ctx context.Context, prompt string) (string, error
 	return strings.TrimSpace(line), err
 }
 
-func (t *terminal) bold(s string) string {
-	if !t.color {
-		return s
-	}
-	return "\x1b[1m" + s + "\x1b[0m"
-}
-
 func onlyOnce(offered []tools.Scope) []tools.Scope {
-	for _, s := range offered {
-		if s == tools.Once {
-			return []tools.Scope{tools.Once}
-		}
-	}
-	return nil
+	return slices.DeleteFunc(slices.Clone(offered), func(s tools.Scope) bool { return s != tools.Once })
 }
 
-func prompt(offered []tools.Scope, page, pages int, all bool) string {
+func prompt(offered []tools.Scope, page, pages int) string {
 	var parts []string
-	if pages > 1 {
-		parts = append(parts, fmt.Sprintf("page %d of %d, v: the next", page+1, pages))
-	}
-	if all || len(offered) > 0 {
-		for _, s := range offered {
-			parts = append(parts, fmt.Sprintf("%c: %s", scopeLetters[s], s))
-		}
+	for _, s := range offered {
+		parts = append(parts, fmt.Sprintf("%c %s", scopeLetters[s], s))
 	}
 	if pages == 1 {
-		parts = append(parts, "v: show again")
+		parts = append(parts, "v view")
+	} else {
+		parts = slices.Insert(parts, 0, fmt.Sprintf("page %d of %d, v next", page+1, pages))
 	}
-	return "  allow? " + strings.Join(append(parts, "n REASON or Enter: deny"), " · ") + " > "
+	return "  allow? " + strings.Join(append(parts, "n [REASON] deny"), " · ") + " > "
 }
 
 // parseAnswer reads an answer: one letter of an offered scope allows, all else
@@ -428,34 +388,18 @@ func parseAnswer(line string, offered []tools.Scope) Answer {
 
 // cardLines lays a card out in rows of the terminal. Every row has a margin, so
 // that nothing in a card can look like what is not in it.
-func (t *terminal) cardLines(card Card, width int) []string {
-	const margin, more = "│ ", "│   "
-	width = max(width, 20)
-	var rows []string
-	for i, line := range card.Lines {
-		lead := margin
-		for rest := t.safe(line); ; lead = more {
-			row := cutCols(rest, width-1-cols(lead))
-			rest = rest[len(row):]
-			if i == 0 {
-				row = t.bold(row)
-			}
+func (t *terminal) cardLines(card Card, width int) (rows []string) {
+	for _, line := range card.Lines {
+		lead := "│ "
+		for rest := t.safe(line); ; lead = "│   " {
+			row := cutCols(rest, max(width, 20)-1-cols(lead))
 			rows = append(rows, lead+row)
-			if rest == "" {
+			if rest = rest[len(row):]; rest == "" {
 				break
 			}
 		}
 	}
 	return rows
-}
-
-func paginate(rows []string, size int) []string {
-	var pages []string
-	for len(rows) > size {
-		pages = append(pages, strings.Join(rows[:size], "\n"))
-		rows = rows[size:]
-	}
-	return append(pages, strings.Join(rows, "\n"))
 }
 
 // cols is the number of columns a text takes at most.
@@ -504,29 +448,23 @@ func sizeOf(v any) (width, height int) {
 // is one, else from stdin. At the end it returns io.EOF. A line is at most 1 MiB.
 func (t *terminal) ReadLine(ctx context.Context, prompt string) (line string, err error) {
 	ran := t.do(ctx, func() {
-		if !t.inputTTY {
-			if t.plainIn == nil {
-				t.plainIn = newLineReader(t.opt.Stdin)
-			}
-			line, err = t.plainIn.line(ctx)
+		if !isTerminal(t.opt.Stdin) {
+			line, err = t.stdin.line(ctx)
 			return
 		}
 		if err = t.openKeys(); err != nil {
 			return
 		}
 		t.freshLine()
-		if _, err = io.WriteString(t.tty.out, t.bold(prompt)); err == nil {
+		if _, err = io.WriteString(t.tty.out, prompt); err == nil {
 			line, err = t.keys.line(ctx)
 		}
 		if err != nil {
 			io.WriteString(t.tty.out, "\n")
 		}
 	})
-	if !ran && err == nil {
-		err = io.EOF
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
+	if !ran {
+		err = cmp.Or(context.Cause(ctx), io.EOF)
 	}
 	return line, err
 }

@@ -239,16 +239,14 @@ func openPTY(t *testing.T, rows int) (master, slave *os.File) {
 	}
 	var unlock, number int32
 	size := [4]uint16{uint16(rows), 80}
-	ioctl := func(f *os.File, req uintptr, arg unsafe.Pointer) {
-		control(f, func(fd uintptr) {
-			if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, req, uintptr(arg)); errno != 0 {
-				t.Fatal(errno)
-			}
-		})
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	ioctl(master, syscall.TIOCSPTLCK, unsafe.Pointer(&unlock))
-	ioctl(master, syscall.TIOCGPTN, unsafe.Pointer(&number))
-	ioctl(master, syscall.TIOCSWINSZ, unsafe.Pointer(&size))
+	must(ioctl(master, syscall.TIOCSPTLCK, unsafe.Pointer(&unlock)))
+	must(ioctl(master, syscall.TIOCGPTN, unsafe.Pointer(&number)))
+	must(ioctl(master, syscall.TIOCSWINSZ, unsafe.Pointer(&size)))
 	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +376,7 @@ func TestNothingPrintsIntoAQuestion(t *testing.T) {
 	p := startTTY(t, "busy", 24, nil)
 	p.see(promptEnd, 1)
 	time.Sleep(700 * time.Millisecond)
-	if _, after, _ := strings.Cut(p.screen(), promptEnd); after != "" && after != "\x1b[0m" {
+	if _, after, _ := strings.Cut(p.screen(), promptEnd); after != "" {
 		t.Errorf("behind the prompt stands %q", after)
 	}
 	if !strings.Contains(p.screen(), "half a line\r\n") {
@@ -426,10 +424,10 @@ func TestLongCardPages(t *testing.T) {
 	p.typed("v\r")
 	p.see("page 3 of 3", 1)
 	p.see("line 29", 1)
-	p.see("a: always", 1)
+	p.see("a always", 1)
 	p.typed("v\r") // shows it again, and offers all
 	p.see("page 1 of 3", 5)
-	p.see("a: always", 2)
+	p.see("a always", 2)
 	p.typed("a\r")
 	p.want("always")
 }

@@ -9,8 +9,6 @@ import (
 	"unsafe"
 )
 
-const ansiTerminal = true
-
 // ttyFiles are the two directions of the controlling terminal.
 type ttyFiles struct{ in, out *os.File }
 
@@ -29,11 +27,16 @@ func openTTY() (*ttyFiles, error) {
 // listens to (tcgetpgrp). On another it would be stopped when it reads.
 func inForeground(f *os.File) bool {
 	var group int32
-	var errno syscall.Errno
+	return ioctl(f, syscall.TIOCGPGRP, unsafe.Pointer(&group)) == nil && int(group) == syscall.Getpgrp()
+}
+
+func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) (err error) {
 	control(f, func(fd uintptr) {
-		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCGPGRP, uintptr(unsafe.Pointer(&group)))
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(arg)); errno != 0 {
+			err = errno
+		}
 	})
-	return errno == 0 && int(group) == syscall.Getpgrp()
+	return err
 }
 
 // ttyName names the controlling terminal among this user's: by its session,

@@ -6,8 +6,6 @@ import (
 	"os"
 )
 
-const ansiTerminal = false
-
 type ttyFiles struct{ in, out *os.File }
 
 func (t *ttyFiles) close() { errors.Join(t.in.Close(), t.out.Close()) }

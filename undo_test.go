@@ -98,17 +98,30 @@ func TestUndoRefusesWhatChangedSince(t *testing.T) {
 			return os.Symlink("ws2", ws)
 		},
 		"the copy was changed": func(_ *testing.T, dir, _ string) error {
-			return os.WriteFile(filepath.Join(dir, "c1.prev"), []byte("planted"), 0o600)
+			p := filepath.Join(dir, "c1.undo")
+			data, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(p, bytes.Replace(data, []byte("before"), []byte("befoRe"), 1), 0o600)
 		},
-		"the copy is gone": func(_ *testing.T, dir, _ string) error { return os.Remove(filepath.Join(dir, "c1.prev")) },
+		"the copy is cut": func(_ *testing.T, dir, _ string) error {
+			p := filepath.Join(dir, "c1.undo")
+			info, err := os.Stat(p)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(p, info.Size()-1)
+		},
+		"the copy is gone": func(_ *testing.T, dir, _ string) error { return os.Remove(filepath.Join(dir, "c1.undo")) },
 		"the copy is a link": func(_ *testing.T, dir, file string) error {
-			p := filepath.Join(dir, "c1.prev")
+			p := filepath.Join(dir, "c1.undo")
 			if err := os.Rename(p, p+"2"); err != nil {
 				return err
 			}
 			return os.Symlink(p+"2", p)
 		},
-		"the entry is cut": func(_ *testing.T, dir, _ string) error { return os.Truncate(filepath.Join(dir, "c1.json"), 20) },
+		"the entry is cut": func(_ *testing.T, dir, _ string) error { return os.Truncate(filepath.Join(dir, "c1.undo"), 20) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, file := undoBench(t, []byte("before"), []byte("after"))
@@ -169,7 +182,7 @@ func TestUndoIDs(t *testing.T) {
 
 func TestKeepUndoIsPrivateAndNeverOverwrites(t *testing.T) {
 	dir, file := undoBench(t, []byte("before"), []byte("after"))
-	for name, want := range map[string]os.FileMode{"": 0o700 | os.ModeDir, "c1.json": 0o600, "c1.prev": 0o600} {
+	for name, want := range map[string]os.FileMode{"": 0o700 | os.ModeDir, "c1.undo": 0o600} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
 			t.Errorf("%q: %v, %v", name, info.Mode(), err)
 		}
@@ -181,8 +194,9 @@ func TestKeepUndoIsPrivateAndNeverOverwrites(t *testing.T) {
 		t.Error("a copy that is too large was kept")
 	}
 	var entry undoEntry
-	data, err := os.ReadFile(filepath.Join(dir, "c1.json"))
-	if err != nil || json.Unmarshal(data, &entry) != nil || entry.Path != file || entry.New || bytes.Contains(data, []byte("before")) {
+	data, err := os.ReadFile(filepath.Join(dir, "c1.undo"))
+	line, content, _ := bytes.Cut(data, []byte("\n"))
+	if err != nil || json.Unmarshal(line, &entry) != nil || entry.Path != file || entry.Prev != hexDigest([]byte("before")) || string(content) != "before" {
 		t.Errorf("%s, %v", data, err)
 	}
 }
@@ -194,11 +208,9 @@ func TestKeepUndoPrunes(t *testing.T) {
 		t.Fatal(err)
 	}
 	age := func(id string, days int) {
-		for _, ext := range []string{".json", ".prev"} {
-			then := time.Now().Add(-time.Duration(days) * 24 * time.Hour)
-			if err := os.Chtimes(filepath.Join(dir, id+ext), then, then); err != nil {
-				t.Fatal(err)
-			}
+		then := time.Now().Add(-time.Duration(days) * 24 * time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, id+".undo"), then, then); err != nil {
+			t.Fatal(err)
 		}
 	}
 	exists := func(name string) bool {
@@ -212,19 +224,19 @@ func TestKeepUndoPrunes(t *testing.T) {
 	if err := keepUndo(dir, "c2", file, []byte("x"), nil); err != nil {
 		t.Fatal(err)
 	}
-	if exists("c1.json") || exists("c1.prev") || !exists("c2.json") || !exists("c2.prev") || !exists("README") {
+	if exists("c1.undo") || !exists("c2.undo") || !exists("README") {
 		t.Error("what is older than 30 days is not all that is gone")
 	}
 	// Copies without their bytes on disk, together over the limit.
 	age("c2", 2)
-	if err := os.Truncate(filepath.Join(dir, "c2.prev"), undoTotal); err != nil {
+	if err := os.Truncate(filepath.Join(dir, "c2.undo"), undoTotal); err != nil {
 		t.Skip("the file system has no sparse files")
 	}
 	age("c2", 2)
 	if err := keepUndo(dir, "c3", file, []byte("x"), nil); err != nil {
 		t.Fatal(err)
 	}
-	if exists("c2.prev") || !exists("c3.json") || !exists("c3.prev") {
+	if exists("c2.undo") || !exists("c3.undo") {
 		t.Error("the oldest copy is not what made room")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 )
 
@@ -73,10 +74,6 @@ func verifyLog(dir string) (auditReport, error) {
 func (r auditReport) print(w io.Writer, safe func(string) string) {
 	for _, f := range r.Files {
 		fmt.Fprintf(w, "%s: %s\n", f.File, f.What)
-		if f.Line == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "  line %d\n", f.Line)
 		if f.Want+f.Have != "" {
 			fmt.Fprintf(w, "  want hash %s\n  have hash %s\n", safe(f.Want), safe(f.Have))
 		}
@@ -86,426 +83,265 @@ func (r auditReport) print(w io.Writer, safe func(string) string) {
 	}
 }
 
-// A logView is one look at a log and its state that belong together.
+// A logView is one look at a log and at the state, of the same moment.
 type logView struct {
-	f       *os.File // nil if there is none
-	size    int64
-	st      auditState
-	stErr   error
-	anchors []mark // ends that the state vouches for
+	f          *os.File // nil if there is none
+	size       int64
+	stErr      error
+	log        string
+	have, next mark // the ends that the state vouches for; next is have but during an append
 }
 
-// look opens a log for reading. It waits for writers to be done, if they let it,
-// through a lock file that is only read.
+// look opens a log for reading. It needs no lock: the state has a new generation
+// if what it says of the end has changed meanwhile.
 func look(dir, name string) (v logView, err error) {
-	locks := []string{auditName}
-	if name != auditName {
-		locks = []string{name, auditName} // in the order of those who write
-	}
-	for _, n := range locks {
-		k, err := os.Open(lockName(dir, n))
-		if err != nil {
-			continue
+	for range 1000 {
+		before, _ := stateOf(dir)
+		if v.f, err = os.Open(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return v, err
 		}
-		defer k.Close()
-		for end := time.Now().Add(lockWait); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if ok, err := tryLockShared(k); ok || err != nil {
-				break
+		v.size = 0
+		if v.f != nil {
+			if v.size, err = v.f.Seek(0, io.SeekEnd); err != nil {
+				v.f.Close()
+				return v, err
 			}
 		}
-	}
-	if s, err := os.Open(filepath.Join(dir, stateName)); err != nil {
-		v.stErr = err
-	} else {
-		v.st, v.stErr = readState(s)
-		s.Close()
-	}
-	if name == auditName {
-		v.anchors = []mark{v.st.Head.mark()}
-	} else {
-		v.anchors = []mark{v.st.Approvals.mark(), v.st.Pending.mark()}
-	}
-	v.f, err = os.Open(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return v, nil
-	}
-	if err != nil {
-		return v, err
-	}
-	fi, err := v.f.Stat()
-	if err != nil {
+		st, err := stateOf(dir)
+		v.log = hex.EncodeToString(st.Log[:])
+		if v.have, v.next, v.stErr = st.Head, st.Head, err; name != auditName {
+			v.have, v.next = st.Approvals, st.Pending
+		}
+		if before.Generation == st.Generation {
+			return v, nil
+		}
 		v.f.Close()
-		return v, err
 	}
-	v.size = fi.Size()
-	return v, nil
-}
-
-// behind reports whether all that is wrong is that the state does not know the
-// last lines yet.
-func (v logView) behind() bool {
-	known := v.st.Head.mark()
-	if v.f == nil || v.stErr != nil || !endsAt(v.f, known, v.size) {
-		return false
-	}
-	h, err := readLinked(v.f, known, v.size, nil)
-	return err == nil && h.off == v.size && h.off > known.off
+	return v, fmt.Errorf("%s changes too fast", stateName)
 }
 
 // verifyFile checks one log; nil means that there is none and need not be one.
 func verifyFile(dir, name string) (*fileReport, error) {
 	v, err := look(dir, name)
-	if err == nil && name == auditName && v.behind() {
-		// A process that is alive moves the state on within a second: what is
-		// there now is looked at once the state knows it.
-		first := v.size
-		for end := time.Now().Add(4 * flushDelay); err == nil && first > v.st.Head.Off && time.Now().Before(end); {
-			time.Sleep(flushDelay / 10)
-			v.f.Close()
-			v, err = look(dir, name)
-		}
-		if first <= v.st.Head.Off {
-			v.size = min(v.size, v.st.Head.Off)
-		}
+	// A process that is alive moves the state on within a second: what is there
+	// now is looked at once the state knows it.
+	first := v.size
+	for end := time.Now().Add(2 * flushDelay); err == nil && first > v.have.Off && time.Now().Before(end); {
+		time.Sleep(flushDelay / 20)
+		v.f.Close()
+		v, err = look(dir, name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	r := &fileReport{File: name}
-	known := v.anchors[0]
-	if v.f == nil {
-		if known.seq == 0 {
-			if name == auditName && v.stErr == nil {
-				r.Status, r.What = auditIncomplete, "it has not been begun"
-				return r, nil
-			}
-			return nil, nil
-		}
-		r.Status, r.What = auditIncomplete, fmt.Sprintf("it is gone, but had %d lines", known.seq)
-		return r, nil
+	if first <= v.have.Off {
+		v.size = min(v.size, v.have.Off)
+	}
+	if v.f == nil && v.have.Seq == 0 {
+		return nil, nil
 	}
 	defer v.f.Close()
-	c := newChain(v.anchors)
-	if err := c.readAll(v.f, v.size); err != nil {
+	r := &fileReport{File: name}
+	var c chain
+	if err := c.readAll(v); err != nil {
 		return nil, err
 	}
 	if c.bad {
-		return r, diagnose(v, r)
+		if c, err = r.diagnose(v); err != nil {
+			return nil, err
+		}
 	}
-	r.Lines, r.Head = c.end.seq, hex.EncodeToString(c.end.hash[:])
-	return r, conclude(v, c, r)
+	if r.Lines, r.Head, r.Accepted = c.end.Seq, hex.EncodeToString(c.end.Hash[:]), c.accepted; r.Status == auditProven {
+		r.conclude(v, c)
+	}
+	return r, nil
 }
 
 // conclude says what an unbroken chain is worth.
-func conclude(v logView, c *chain, r *fileReport) error {
-	known := v.anchors[0]
-	rest := v.size - c.end.off
-	for i, m := range v.anchors {
-		if m.seq > 0 && c.met[i] == metOther {
-			return diagnose(v, r)
-		}
+func (r *fileReport) conclude(v logView, c chain) {
+	say := func(status int, line int64, format string, a ...any) {
+		r.Status, r.Line, r.What = status, line, fmt.Sprintf(format, a...)
 	}
-	var g genesisRecord
-	if r.File == auditName && v.stErr == nil && c.end.seq > 0 {
-		if err := firstLine(v.f, &g); err != nil || g.Log != hex.EncodeToString(v.st.Log[:]) {
-			r.Status, r.Line = auditTampered, 1
-			r.What = fmt.Sprintf("the log is not the one that %s belongs to", stateName)
-			r.Want, r.Have = hex.EncodeToString(v.st.Log[:]), g.Log
-			return nil
-		}
-	}
-	r.Accepted = c.accepted
-	last := v.anchors[len(v.anchors)-1]
+	end, rest, last := c.end.Seq, v.size-c.end.Off, max(v.have.Seq, v.next.Seq)
 	switch {
 	case v.stErr != nil:
-		r.Status = auditIncomplete
-		r.What = fmt.Sprintf("%d lines are linked, but %s cannot be read, so that nothing vouches for the end: %v", r.Lines, stateName, v.stErr)
-	case c.end.seq < known.seq && known.off > 0 && v.size >= known.off:
+		say(auditIncomplete, 0, "%d lines are linked, but nothing vouches for the end: %v", end, v.stErr)
+	case end > 0 && r.File == auditName && genesisLog(v.f, v.size) != v.log:
+		say(auditTampered, 1, "%s belongs to another log", stateName)
+	case end < v.have.Seq && v.size >= v.have.Off:
 		// Nothing is missing, so that a newline is no newline any more: that of
 		// the last line, or the one before it.
-		r.Status, r.Line = auditTampered, c.end.seq+1
-		from := c.end.off
-		if rest == 0 {
-			r.Line, from = c.end.seq, max(0, v.size-excerptMax)
+		n, from := end, max(0, v.size-excerptMax)
+		if rest > 0 {
+			n, from = end+1, c.end.Off
 		}
-		r.What = fmt.Sprintf("line %d has no end of its own", r.Line)
-		r.Want, r.Have = hex.EncodeToString(known.hash[:]), r.Head
-		r.Shown = []shownLine{{r.Line, excerpt(v.f, from, v.size)}}
-	case c.end.seq < known.seq:
-		r.Status, r.Line = auditIncomplete, c.end.seq+1
-		r.What = fmt.Sprintf("the end was cut off: it has %d whole lines, but had %d", r.Lines, known.seq)
-		r.Want = hex.EncodeToString(known.hash[:])
+		say(auditTampered, n, "line %d has no end of its own", n)
+		r.Want, r.Have, r.Shown = hex.EncodeToString(v.have.Hash[:]), r.Head, []shownLine{{n, excerpt(v.f, from, v.size)}}
+	case end < v.have.Seq:
+		say(auditIncomplete, end+1, "the end was cut off: it has %d whole lines, but had %d", end, v.have.Seq)
 	case rest > 0:
-		r.Status, r.Line = auditIncomplete, c.end.seq+1
-		r.What = "the last line was not finished; picket saves and cuts it when it starts"
-		r.Shown = []shownLine{{r.Line, excerpt(v.f, c.end.off, v.size)}}
-	case r.File == auditName && c.end.seq > known.seq:
-		r.Status, r.Line = auditIncomplete, known.seq+1
-		r.What = fmt.Sprintf("the last %d lines are linked, but %s does not know them yet: a process was killed, or they were added by another; picket takes them in when it starts", c.end.seq-known.seq, stateName)
-	case r.File != auditName && c.end.seq != known.seq && c.end.seq < last.seq:
-		r.Status, r.Line = auditIncomplete, known.seq+1
-		r.What = "an append was not finished; picket saves and cuts it when it starts"
-	case r.File != auditName && c.end.seq > max(known.seq, last.seq):
-		r.Status, r.Line = auditTampered, max(known.seq, last.seq)+1
-		r.What = fmt.Sprintf("it has lines that picket did not write, from line %d on", r.Line)
-	case r.File == auditName && c.open > c.accepted:
-		r.Status, r.Line = auditUnaccepted, c.open
-		r.What = fmt.Sprintf("%d lines are linked, but line %d tells of a gap or of a recovery after a crash: \"picket audit accept\" says that it is known", r.Lines, c.open)
+		say(auditIncomplete, end+1, "line %d was not finished; picket saves what there is when it starts", end+1)
+		r.Shown = []shownLine{{end + 1, excerpt(v.f, c.end.Off, v.size)}}
+	case end > last && r.File != auditName:
+		say(auditTampered, last+1, "it has lines that picket did not write, the first after line %d", last)
+	case end > v.have.Seq && end != v.next.Seq:
+		say(auditIncomplete, v.have.Seq+1, "%s does not know the last %d lines: a process was killed, or somebody added them; "+
+			"picket sees to it when it starts", stateName, end-v.have.Seq)
+	case c.open > c.accepted && r.File == auditName:
+		say(auditUnaccepted, c.open, "%d lines are linked, but line %d tells of a gap or of a recovery after a crash: "+
+			"\"picket audit accept\" says that it is known", end, c.open)
 	default:
-		r.What = fmt.Sprintf("%d lines, proven", r.Lines)
+		say(auditProven, 0, "%d lines, proven", end)
 	}
-	return nil
 }
 
-const excerptMax = 4 << 10
-
-// excerpt is the beginning of a piece of a file.
-func excerpt(f io.ReaderAt, from, to int64) string {
-	b := make([]byte, min(to-from, excerptMax))
-	n, _ := f.ReadAt(b, from)
-	return string(b[:n])
-}
-
-// How a line that the state knows was found.
-const (
-	metNot   = iota // the file ends before
-	metSame         // with the hash that it has to have
-	metOther        // with another one
-)
-
-// A chain is what is known after reading some blocks of lines.
+// A chain is what is known after reading some lines.
 type chain struct {
-	anchors  []mark
-	met      []int
 	end      mark
 	open     int64 // the last gap or recovery
 	accepted int64 // what the owner has accepted
-	bad      bool
+	bad      bool  // some line cannot follow
 }
 
-func newChain(anchors []mark) *chain {
-	return &chain{anchors: anchors, met: make([]int, len(anchors))}
-}
-
-// A block is a run of whole lines, and what reading them alone says: whether
-// they are linked among themselves, and what they have to be linked to.
-type block struct {
-	buf   []byte
-	first int64
-	prev  [64]byte
-	chain
-	done chan struct{}
+// add takes in the next line. It returns false, and changes nothing, if that one
+// is not linked to the end or is another one than the state knows.
+func (c *chain) add(line []byte, v logView) bool {
+	m, kind, ok := c.end.next(line)
+	if !ok || m.Seq == v.have.Seq && m.Hash != v.have.Hash || m.Seq == v.next.Seq && m.Hash != v.next.Hash {
+		return false
+	}
+	c.end = m
+	switch string(kind) {
+	case "gap", "recovered":
+		c.open = m.Seq
+	case "accept":
+		var a acceptRecord
+		if json.Unmarshal(line, &a) == nil && a.Upto < m.Seq {
+			c.accepted = max(c.accepted, a.Upto)
+		}
+	}
+	return true
 }
 
 const blockSize = 1 << 20
 
-// readAll reads the file once, in blocks that several goroutines hash. It stops
-// at the first block with a fault.
-func (c *chain) readAll(f io.ReaderAt, size int64) error {
-	workers := runtime.GOMAXPROCS(0)
-	free := make(chan *block, workers+2)
-	for range cap(free) {
-		free <- &block{buf: make([]byte, 0, min(size, blockSize))}
-	}
-	work, ordered := make(chan *block, cap(free)), make(chan *block, cap(free))
-	for range workers {
-		go func() {
-			for b := range work {
-				b.read(c.anchors)
-				close(b.done)
-			}
-		}()
-	}
-	var readErr error
-	stop := make(chan struct{})
-	go func() {
-		defer close(ordered)
-		defer close(work)
-		var carry []byte
-		for off := int64(0); off < size; {
-			var b *block
-			select {
-			case b = <-free:
-			case <-stop:
-				return
-			}
-			b.buf = append(b.buf[:0], carry...)
-			n := min(int64(cap(b.buf)-len(b.buf)), size-off)
-			part := b.buf[len(b.buf) : len(b.buf)+int(n)]
-			if _, err := f.ReadAt(part, off); err != nil {
-				readErr = err // also io.EOF: it was longer just now
-				return
-			}
-			off += n
-			b.buf = b.buf[:len(b.buf)+int(n)]
-			cut := bytes.LastIndexByte(b.buf, '\n') + 1
-			carry = append(carry[:0], b.buf[cut:]...)
-			if b.buf = b.buf[:cut]; len(carry) > 2*maxLine {
-				carry = carry[:0]
-				b.buf = append(b.buf, '\n') // a line that is too long: not one of ours
-				off = size
-			}
-			b.done = make(chan struct{})
-			work <- b
-			ordered <- b
-		}
-	}()
-	defer close(stop)
-	for b := range ordered {
-		<-b.done
-		if !c.bad {
-			c.join(b)
-		}
-		if c.bad {
-			return nil
-		}
-		free <- b
-	}
-	return readErr
+// A block is the lines that begin within a piece of a file, read before it is
+// known what they have to be linked to.
+type block struct {
+	buf  []byte
+	from mark // what the first line says
+	chain
+	err error
 }
 
-// read checks a block by itself.
-func (b *block) read(anchors []mark) {
-	b.chain = chain{anchors: anchors, met: make([]int, len(anchors))}
-	var want [64]byte
-	for rest := b.buf; len(rest) > 0; {
-		n := bytes.IndexByte(rest, '\n')
-		line := rest[:n]
-		rest = rest[n+1:]
-		prev, seq, kind, ok := lineHead(line)
-		if !ok || len(line) >= maxLine {
-			b.bad = true
-			return
+// readAll reads a log in blocks, some at once, up to the first one with a fault.
+func (c *chain) readAll(v logView) error {
+	blocks := make([]block, min(runtime.GOMAXPROCS(0), 8))
+	for at := int64(0); at < v.size; at += int64(len(blocks)) * blockSize {
+		var wg sync.WaitGroup
+		for i := range blocks {
+			wg.Go(func() { blocks[i].read(v, at+int64(i)*blockSize) })
 		}
-		m := b.end
-		if m.seq == 0 {
-			b.first = seq
-			copy(b.prev[:], prev)
-			m.seq = seq - 1
-		} else if string(prev) != string(want[:]) {
-			b.bad = true
-			return
-		}
-		if seq != m.seq+1 || (seq == 1) != (len(prev) == 0) || (seq == 1) != (string(kind) == "genesis") {
-			b.bad = true
-			return
-		}
-		b.end = mark{seq, sha256.Sum256(line), m.off + int64(n) + 1}
-		hex.Encode(want[:], b.end.hash[:])
-		for i, a := range anchors {
-			if seq == a.seq {
-				b.met[i] = metOther
-				if a.hash == b.end.hash {
-					b.met[i] = metSame
-				}
+		wg.Wait()
+		for _, b := range blocks {
+			switch {
+			case b.err != nil:
+				return b.err
+			case b.bad || b.end.Seq > 0 && b.from != c.end:
+				c.bad = true
+				return nil
+			case b.end.Seq > 0:
+				c.end, c.open, c.accepted = b.end, max(c.open, b.open), max(c.accepted, b.accepted)
 			}
 		}
-		b.note(kind, line)
 	}
+	return nil
 }
 
-// note keeps what a gap, a recovery or an acceptance says.
-func (c *chain) note(kind, line []byte) {
-	switch string(kind) {
-	case "gap", "recovered":
-		c.open = c.end.seq
-	case "accept":
-		var a acceptRecord
-		if json.Unmarshal(line, &a) == nil && a.Upto < c.end.seq {
-			c.accepted = max(c.accepted, a.Upto)
-		}
-	}
-}
-
-// join puts the next block at the end of the chain.
-func (c *chain) join(b *block) {
-	if len(b.buf) == 0 {
+func (b *block) read(v logView, at int64) {
+	b.from, b.chain, b.err = mark{}, chain{}, nil
+	if at >= v.size {
 		return
 	}
-	var want [64]byte
-	hex.Encode(want[:], c.end.hash[:])
-	if b.bad || b.first != c.end.seq+1 || c.end.seq > 0 && b.prev != want {
-		c.bad = true
-		return
+	start := max(0, at-1) // a line begins after an LF
+	n := min(blockSize+maxLine, v.size-start)
+	if b.buf == nil {
+		b.buf = make([]byte, min(blockSize+maxLine, v.size))
 	}
-	off := c.end.off
-	c.end = b.end
-	c.end.off += off
-	for i, m := range b.met {
-		c.met[i] = max(c.met[i], m)
+	rest := b.buf[:n]
+	if _, b.err = v.f.ReadAt(rest, start); b.err != nil {
+		return // also io.EOF: it was longer just now
 	}
-	c.open, c.accepted = max(c.open, b.open), max(c.accepted, b.accepted)
+	if at > 0 {
+		i := bytes.IndexByte(rest, '\n') + 1
+		if i == 0 {
+			return
+		}
+		rest = rest[i:]
+	}
+	for {
+		pos := start + n - int64(len(rest))
+		i := bytes.IndexByte(rest, '\n') + 1
+		if i == 0 || pos >= at+blockSize {
+			b.bad = i == 0 && pos < at+blockSize && start+n < v.size // it is too long
+			return
+		}
+		if b.end.Seq == 0 {
+			prev, seq, _, _ := lineHead(rest[:i])
+			b.from = mark{Seq: seq - 1, Off: pos}
+			hex.Decode(b.from.Hash[:], prev)
+			b.end = b.from
+		}
+		if !b.add(rest[:i], v) {
+			b.bad = true
+			return
+		}
+		rest = rest[i:]
+	}
 }
 
 // diagnose reads a log that has a fault line by line and says which line is at
-// fault.
-func diagnose(v logView, r *fileReport) error {
-	c := newChain(v.anchors)
-	var prev, line []byte // the last good line, and the one after
-	var m mark
-	// after is the last line to be shown; the one before it is shown too.
-	fault := func(n int64, what, want, have string, after int64, lines ...[]byte) {
-		r.Status, r.Line, r.Want, r.Have = auditTampered, n, want, have
-		r.What = fmt.Sprintf("line %d %s", n, what)
-		for i, text := range lines {
-			if line := after - int64(len(lines)-1-i); line > 0 {
-				r.Shown = append(r.Shown, shownLine{line, string(text[:min(len(text), maxField)])})
-			}
+// fault, if there is one; it returns what comes before.
+func (r *fileReport) diagnose(v logView) (c chain, err error) {
+	var last, odd, after []byte // the last good line, the one that cannot follow, and the one after
+	err = scanLines(v.f, 0, v.size, func(line []byte, end int64) error {
+		switch {
+		case odd != nil:
+			after = bytes.Clone(line)
+			return io.EOF
+		case c.add(line, v):
+			last = append(last[:0], line...)
+		case end < v.size || line[len(line)-1] == '\n': // else it was not finished
+			odd = bytes.Clone(line)
 		}
-	}
-	var broken []byte // the first line that does not continue, until the one after it is seen
-	_, err := scanLines(v.f, 0, v.size, func(l []byte, _ int64) error {
-		if broken != nil {
-			line = bytes.Clone(l)
-			return errUnlinked
-		}
-		n, err := m.next(l)
-		if err != nil {
-			broken = bytes.Clone(l)
-			return nil
-		}
-		for _, a := range v.anchors {
-			if a.seq == n.seq && a.hash != n.hash {
-				fault(n.seq, fmt.Sprintf("is not the one that %s knows", stateName),
-					hex.EncodeToString(a.hash[:]), hex.EncodeToString(n.hash[:]), n.seq, prev, l)
-				return errUnlinked
-			}
-		}
-		m, prev = n, bytes.Clone(l)
-		c.end = n
-		_, _, kind, _ := lineHead(l)
-		c.note(kind, l)
 		return nil
 	})
-	r.Lines, r.Head = m.seq, hex.EncodeToString(m.hash[:])
-	switch {
-	case err != nil && !errors.Is(err, errUnlinked):
-		return err
-	case r.Status != 0:
-		return nil
-	case broken == nil: // what has no end is longer than a block takes
-		return conclude(v, c, r)
+	if err != nil && err != io.EOF || odd == nil {
+		return c, err
 	}
-	// Either the broken line was changed, or the one before it was: the latter
-	// if that is no object any more, or if this one is what the one after it,
-	// or the state, says that it is.
-	got, seq, _, ok := lineHead(broken)
-	own := sha256.Sum256(broken)
-	next, _, _, _ := lineHead(line)
-	intact := ok && string(next) == hex.EncodeToString(own[:])
-	for _, a := range v.anchors {
-		intact = intact || ok && a.seq == seq && a.hash == own
-	}
-	have := hex.EncodeToString(m.hash[:])
+	// Either the odd line was changed, or the one before it: the latter if that is
+	// no object any more, or if the odd one is what the line after it, or the
+	// state, says that it is.
+	own, n := sha256.Sum256(bytes.TrimSuffix(odd, []byte("\n"))), c.end.Seq+1
+	prev, seq, _, ok := lineHead(odd)
+	next, _, _, _ := lineHead(after)
+	r.Status, r.Line, r.Want, r.Have = auditTampered, n, hex.EncodeToString(c.end.Hash[:]), string(prev)
 	switch {
-	case m.seq > 0 && (!json.Valid(prev) || intact && seq == m.seq+1):
-		fault(m.seq, "is not the one that the line after it is linked to", string(got), have, m.seq+1, prev, broken)
-	case ok && seq != m.seq+1:
-		fault(m.seq+1, fmt.Sprintf("has the number %d: lines were taken out, put in or moved", seq), have, string(got), m.seq+1, prev, broken)
-	case !ok:
-		fault(m.seq+1, "does not have the form of a line", have, "", m.seq+1, prev, broken)
+	case n > 1 && r.Want != r.Have && (!json.Valid(last) || ok && seq == n && (string(next) == hex.EncodeToString(own[:]) || own == v.have.Hash)):
+		r.Line, r.Want, r.Have = n-1, r.Have, r.Want
+		r.What = fmt.Sprintf("line %d is not the one that the line after it is linked to", n-1)
+	case ok && seq != n:
+		r.What = fmt.Sprintf("line %d has the number %d: lines were taken out, put in or moved", n, seq)
+	case ok && r.Want == r.Have:
+		r.What, r.Have = fmt.Sprintf("line %d is not the one that %s knows", n, stateName), hex.EncodeToString(own[:])
+		r.Want = hex.EncodeToString(v.have.Hash[:])
 	default:
-		fault(m.seq+1, "is not linked to the line before", have, string(got), m.seq+1, prev, broken)
+		r.What = fmt.Sprintf("line %d is not linked to the line before, or is none of the log's", n)
 	}
-	return nil
+	for i, line := range [][]byte{last, odd} {
+		if len(line) > 0 {
+			r.Shown = append(r.Shown, shownLine{n - 1 + int64(i), string(line[:min(len(line), maxField)])})
+		}
+	}
+	return c, nil
 }

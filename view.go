@@ -107,7 +107,7 @@ func (v *view) text(s string) {
 	}
 	v.rest()
 	if err := v.app.term.Stream(s); err != nil {
-		v.stop(errBrokenPipe)
+		v.stop(outputError(err))
 	}
 }
 
@@ -127,7 +127,10 @@ func (v *view) event(e Event) {
 		v.wait(e.Tool)
 	case "question":
 		v.rest()
-		v.activity("? " + v.calls[e.ID] + " (asks: " + strings.Join(e.Reasons, "; ") + ")")
+		v.activity("? " + e.Summary + " (asks: " + strings.Join(e.Reasons, "; ") + ")")
+		if !v.app.term.CanAsk() {
+			v.activity("  waits: picket approvals allow " + e.ID + ", or deny " + e.ID)
+		}
 	case "result":
 		v.result(e)
 		v.wait("thinking")
@@ -185,7 +188,7 @@ func (v *view) finish(res TurnResult, err error) {
 		v.emit(Event{Type: "usage", In: &res.Usage.In, Out: &res.Usage.Out})
 	case v.term:
 		if serr := v.app.term.EndStream(); serr != nil {
-			v.stop(errBrokenPipe)
+			v.stop(outputError(serr))
 		}
 	case err == nil:
 		text := strings.Trim(v.reply.String(), "\n")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -20,7 +21,6 @@ const (
 
 // Args are the frozen, validated arguments of one call, defaults filled in.
 type Args struct {
-	Raw    []byte         // the exact bytes that the model sent
 	Values map[string]any // string, int64, bool, []string or map[string]string
 }
 
@@ -115,7 +115,7 @@ func (t Tool) Parse(raw []byte) (Args, error) {
 	if !ok {
 		return Args{}, fmt.Errorf("the arguments must be one JSON object")
 	}
-	args := Args{Raw: bytes.Clone(raw), Values: map[string]any{}}
+	args := Args{Values: map[string]any{}}
 	for name, val := range obj {
 		i := slices.IndexFunc(t.Params, func(p Param) bool { return p.Name == name })
 		if i < 0 {
@@ -143,73 +143,64 @@ func (t Tool) Parse(raw []byte) (Args, error) {
 }
 
 func (p Param) convert(v any) (any, error) {
-	bad := fmt.Errorf("argument %q must be %s", p.Name, map[string]string{
-		"string": "a string", "integer": "a whole number", "boolean": "true or false",
-		"strings": "a list of strings", "map": "an object of strings"}[p.Type])
+	kind := "a list of strings"
 	switch p.Type {
 	case "string":
-		s, ok := v.(string)
-		if !ok {
-			return nil, bad
+		kind = "a string"
+		if s, ok := v.(string); ok {
+			if len(p.Enum) > 0 && !slices.Contains(p.Enum, s) {
+				return nil, fmt.Errorf("argument %q must be one of %s", p.Name, strings.Join(p.Enum, ", "))
+			}
+			return s, nil
 		}
-		if len(p.Enum) > 0 && !slices.Contains(p.Enum, s) {
-			return nil, fmt.Errorf("argument %q must be one of %s", p.Name, strings.Join(p.Enum, ", "))
-		}
-		return s, nil
 	case "integer":
-		n, ok := v.(json.Number)
-		if !ok {
-			return nil, bad
+		kind = "a whole number"
+		if n, ok := wholeNumber(v); ok {
+			if (p.Min != 0 || p.Max != 0) && (n < p.Min || n > p.Max) {
+				return nil, fmt.Errorf("argument %q must be from %d to %d", p.Name, p.Min, p.Max)
+			}
+			return n, nil
 		}
-		i, err := wholeNumber(n)
-		if err != nil {
-			return nil, bad
-		}
-		if (p.Min != 0 || p.Max != 0) && (i < p.Min || i > p.Max) {
-			return nil, fmt.Errorf("argument %q must be from %d to %d", p.Name, p.Min, p.Max)
-		}
-		return i, nil
 	case "boolean":
+		kind = "true or false"
 		if b, ok := v.(bool); ok {
 			return b, nil
 		}
-	case "strings":
-		list, ok := v.([]any)
-		if !ok {
-			return nil, bad
-		}
-		out := make([]string, len(list))
-		for i, e := range list {
-			if out[i], ok = e.(string); !ok {
-				return nil, bad
-			}
-		}
-		return out, nil
 	case "map":
+		kind = "an object of strings"
 		obj, ok := v.(map[string]any)
-		if !ok {
-			return nil, bad
-		}
 		out := make(map[string]string, len(obj))
 		for k, e := range obj {
-			if out[k], ok = e.(string); !ok {
-				return nil, bad
-			}
+			s, isString := e.(string)
+			out[k], ok = s, ok && isString
 		}
-		return out, nil
+		if ok {
+			return out, nil
+		}
+	case "strings":
+		list, ok := v.([]any)
+		out := make([]string, len(list))
+		for i, e := range list {
+			s, isString := e.(string)
+			out[i], ok = s, ok && isString
+		}
+		if ok {
+			return out, nil
+		}
 	}
-	return nil, bad
+	return nil, fmt.Errorf("argument %q must be %s", p.Name, kind)
 }
 
-func wholeNumber(n json.Number) (int64, error) {
+func wholeNumber(v any) (int64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
 	if i, err := n.Int64(); err == nil {
-		return i, nil
+		return i, true
 	}
 	f, err := n.Float64() // 5.0 and 1e2 are whole numbers too
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
-		return 0, strconv.ErrSyntax
-	}
-	return int64(f), nil
+	return int64(f), err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53
 }
 
 // DecodeStrict reads one JSON value in which every string is UTF-8 without NUL
@@ -220,6 +211,9 @@ func DecodeStrict(raw []byte) (any, error) {
 	if !utf8.Valid(raw) {
 		return nil, fmt.Errorf("the arguments are not valid UTF-8")
 	}
+	if halfSurrogate(raw) {
+		return nil, fmt.Errorf("a string holds half of a surrogate pair")
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	v, err := decodeValue(d, 0)
@@ -228,73 +222,83 @@ func DecodeStrict(raw []byte) (any, error) {
 			err = fmt.Errorf("there is text after the JSON value")
 		}
 	}
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF:
 		err = fmt.Errorf("the JSON ends too early")
-	}
-	if err != nil && strings.Contains(err.Error(), "in string literal") {
+	case err != nil && strings.Contains(err.Error(), "in string literal"):
 		err = fmt.Errorf("a control character stands raw in a string: write line breaks as \\n")
 	}
 	return v, err
 }
 
 func decodeValue(d *json.Decoder, depth int) (any, error) {
-	if depth > maxArgsDepth {
+	tok, err := d.Token()
+	open, composite := tok.(json.Delim)
+	if s, ok := tok.(string); ok && strings.IndexByte(s, 0) >= 0 {
+		return nil, fmt.Errorf("a string holds a NUL byte")
+	}
+	if err != nil || !composite {
+		return tok, err
+	}
+	if depth == maxArgsDepth {
 		return nil, fmt.Errorf("the JSON is nested deeper than %d", maxArgsDepth)
 	}
-	tok, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch tok := tok.(type) {
-	case string:
-		return tok, checkString(tok)
-	case json.Delim:
-		if tok == '[' {
-			list := []any{}
-			for d.More() {
-				v, err := decodeValue(d, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				list = append(list, v)
-			}
-			_, err := d.Token()
-			return list, err
-		}
-		obj := map[string]any{}
-		seen := map[string]bool{}
-		for d.More() {
-			k, err := d.Token()
+	list, obj, seen := []any{}, map[string]any{}, map[string]bool{}
+	for d.More() {
+		key := ""
+		if open == '{' {
+			k, err := decodeValue(d, depth)
 			if err != nil {
 				return nil, err
 			}
-			key := k.(string)
-			if err := checkString(key); err != nil {
-				return nil, err
-			}
+			key = k.(string) // the decoder lets nothing else be a key
 			if fold := strings.ToLower(key); seen[fold] {
 				return nil, fmt.Errorf("the key %q stands twice", key)
 			} else {
 				seen[fold] = true
 			}
-			if obj[key], err = decodeValue(d, depth+1); err != nil {
-				return nil, err
-			}
 		}
-		_, err := d.Token()
-		return obj, err
+		v, err := decodeValue(d, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		if open == '{' {
+			obj[key] = v
+		} else {
+			list = append(list, v)
+		}
 	}
-	return tok, nil
+	if _, err := d.Token(); err != nil { // the end of it
+		return nil, err
+	}
+	if open == '{' {
+		return obj, nil
+	}
+	return list, nil
 }
 
-func checkString(s string) error {
-	if strings.IndexByte(s, 0) >= 0 {
-		return fmt.Errorf("a string holds a NUL byte")
+// halfSurrogate reports an escape that is half of a surrogate pair. Decoding
+// makes U+FFFD of it, so that what is shown would not be what was sent.
+func halfSurrogate(raw []byte) bool {
+	unit := func(b []byte) (rune, bool) {
+		if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+		return rune(n), err == nil
 	}
-	// A lone surrogate escape decodes to U+FFFD: the bytes shown would not be
-	// the bytes sent.
-	if strings.ContainsRune(s, utf8.RuneError) {
-		return fmt.Errorf("a string holds U+FFFD or half of a surrogate pair")
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		if r, ok := unit(raw[i:]); ok && utf16.IsSurrogate(r) {
+			low, ok := unit(raw[i+6:])
+			if !ok || utf16.DecodeRune(r, low) == utf8.RuneError {
+				return true
+			}
+			i += 10
+		}
+		i++ // what is escaped is no backslash of its own
 	}
-	return nil
+	return false
 }

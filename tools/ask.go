@@ -35,7 +35,7 @@ var AskUser = Tool{
 			Egress:  Egress{Kind: EgressNone},
 		}
 	},
-	Run: func(ctx context.Context, call *Call) Output {
+	Execute: func(ctx context.Context, call *Call) Output {
 		if call.Host.Ask == nil {
 			return Output{Err: "nobody can be asked here: decide yourself or say what is missing"}
 		}

@@ -18,15 +18,15 @@ func TestAskUser(t *testing.T) {
 		t.Errorf("%+v", j)
 	}
 	call := &Call{Args: args, Plan: plan, Judgement: j, Host: &Host{Ask: func(_ context.Context, q string) (string, error) { return "to " + q, nil }}}
-	if out := AskUser.Run(t.Context(), call); out.Text != "to which one?" || out.Err != "" {
+	if out := AskUser.Execute(t.Context(), call); out.Text != "to which one?" || out.Err != "" {
 		t.Errorf("%+v", out)
 	}
 	call.Host.Ask = func(context.Context, string) (string, error) { return "", errors.New("nobody answered") }
-	if out := AskUser.Run(t.Context(), call); out.Err != "nobody answered" {
+	if out := AskUser.Execute(t.Context(), call); out.Err != "nobody answered" {
 		t.Errorf("%+v", out)
 	}
 	call.Host.Ask = nil
-	if out := AskUser.Run(t.Context(), call); out.Err == "" {
+	if out := AskUser.Execute(t.Context(), call); out.Err == "" {
 		t.Errorf("%+v", out)
 	}
 	for _, q := range []string{"", " \n", strings.Repeat("é", maxQuestion+1)} {

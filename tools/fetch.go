@@ -2,13 +2,13 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"mime"
 	"net"
 	"net/http"
 	"slices"
@@ -31,7 +31,7 @@ const (
 var WebFetch = Tool{
 	Name: "web_fetch",
 	Description: "Fetch an http or https URL of a public host and return it as text: HTML as Markdown, JSON and plain text as they are." +
-		" Other types are named, not shown. A secret may stand as {{vault:NAME}} in a header or in the path or query of the URL.",
+		" Other types are named, not shown.",
 	Params: []Param{
 		{Name: "url", Type: "string", Required: true, Description: "the whole address, with https://"},
 		{Name: "method", Type: "string", Enum: []string{"GET", "HEAD"}, Default: "GET"},
@@ -44,7 +44,7 @@ var WebFetch = Tool{
 	AcceptsSecrets: []string{"url", "headers"},
 	Assess:         assessFetch,
 	Judge:          judgeFetch,
-	Run:            func(ctx context.Context, call *Call) Output { return fetcher{}.run(ctx, call) },
+	Execute:        func(ctx context.Context, call *Call) Output { return fetcher{}.run(ctx, call) },
 }
 
 func assessFetch(args Args) (Plan, error) {
@@ -98,7 +98,8 @@ func carriesNothing(name, value string) bool {
 	for _, scheme := range []string{"Bearer ", "Basic ", "Token ", "token "} {
 		value = strings.TrimPrefix(value, scheme)
 	}
-	return value != "" && placeholderLen(value) == len(value)
+	_, n := placeholder(value)
+	return value != "" && n == len(value)
 }
 
 // notAllowedHeaders are the connection's own (RFC 9110, section 7.6.1), those
@@ -112,10 +113,10 @@ func requestHeaders(given map[string]string) (http.Header, error) {
 	size := 0
 	for name, value := range given {
 		key := http.CanonicalHeaderKey(name)
-		if size += len(name) + len(value); size > fetchHeaders {
-			return nil, fmt.Errorf("the headers are longer than %d bytes", fetchHeaders)
-		}
+		size += len(name) + len(value)
 		switch {
+		case size > fetchHeaders:
+			return nil, fmt.Errorf("the headers are longer than %d bytes", fetchHeaders)
 		case !httpguts.ValidHeaderFieldName(name):
 			return nil, fmt.Errorf("%q is not a header name", name)
 		case !httpguts.ValidHeaderFieldValue(value):
@@ -138,13 +139,11 @@ type fetcher struct {
 
 // A page is what a server answered.
 type page struct {
-	url    URL // after redirects
-	status int
-	header http.Header
-	body   []byte
-	length int64 // as declared, -1 if it was not
-	cut    bool  // the body went on
-	broken bool  // the body ended too early
+	*http.Response
+	url  URL    // after redirects
+	kind string // media type, in lower case; "" if none was declared
+	body []byte
+	note string // why there is not all of it
 }
 
 func (f fetcher) run(ctx context.Context, call *Call) Output {
@@ -168,14 +167,11 @@ func (f fetcher) run(ctx context.Context, call *Call) Output {
 		return Output{Err: err.Error(), Interrupted: ctx.Err() != nil}
 	}
 	out := Output{Bytes: int64(len(p.body)), Text: p.text(int(call.Args.Int("max_chars")), call.Args.String("method") == "HEAD")}
-	if p.cut {
-		out.Notes = append(out.Notes, fmt.Sprintf("the body is longer than %d bytes: the rest was not read", fetchBody))
+	if p.note != "" {
+		out.Notes = []string{p.note}
 	}
-	if p.broken {
-		out.Notes = append(out.Notes, "the connection ended before the body did")
-	}
-	if p.status >= 400 {
-		out.Err = strings.TrimSpace(fmt.Sprintf("the server answered %d %s", p.status, http.StatusText(p.status)))
+	if p.StatusCode >= 400 {
+		out.Err = strings.TrimSpace(fmt.Sprintf("the server answered %d %s", p.StatusCode, http.StatusText(p.StatusCode)))
 	}
 	return out
 }
@@ -192,7 +188,7 @@ func (f fetcher) fetch(ctx context.Context, method string, u URL, header http.He
 	}
 	defer transport.CloseIdleConnections()
 	for redirects := 0; ; redirects++ {
-		if why := f.guard.refusal(u); why != "" {
+		if why := u.Refusal(); why != "" {
 			return nil, errors.New(why)
 		}
 		res, err := f.roundTrip(ctx, transport, method, u, header)
@@ -200,17 +196,17 @@ func (f fetcher) fetch(ctx context.Context, method string, u URL, header http.He
 			return nil, fmt.Errorf("fetching from %s: %s", u.HostKey(), requestError(ctx, err))
 		}
 		location := res.Header.Get("Location")
-		if !isRedirect(res.StatusCode) || location == "" {
+		if res.StatusCode/100 != 3 || location == "" {
 			defer res.Body.Close()
-			return readPage(u, res)
+			return readPage(u, res), nil
 		}
 		res.Body.Close()
 		if redirects == fetchRedirects {
 			return nil, fmt.Errorf("%s redirects more than %d times", u.HostKey(), fetchRedirects)
 		}
 		next, err := u.Resolve(strings.ReplaceAll(location, " ", "%20"))
-		if why := f.guard.refusal(next); err == nil && why != "" {
-			err = errors.New(why)
+		if err == nil && next.Refusal() != "" {
+			err = errors.New(next.Refusal())
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s redirects to where nothing is fetched: %w", u.HostKey(), err)
@@ -229,17 +225,9 @@ func (f fetcher) fetch(ctx context.Context, method string, u URL, header http.He
 	}
 }
 
-func isRedirect(status int) bool {
-	switch status {
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return true
-	}
-	return false
-}
-
 func (f fetcher) roundTrip(ctx context.Context, transport *http.Transport, method string, u URL, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil || req.URL.String() != u.String() || req.URL.Host != u.authority() {
+	if err != nil || req.URL.String() != u.String() || req.URL.Host != u.HostKey() {
 		return nil, errors.New("the URL is read in two ways")
 	}
 	req.Header.Set("User-Agent", "picket")
@@ -267,40 +255,32 @@ func requestError(ctx context.Context, err error) string {
 	return text
 }
 
-func readPage(u URL, res *http.Response) (*page, error) {
-	p := &page{url: u, status: res.StatusCode, header: res.Header, length: res.ContentLength}
+func readPage(u URL, res *http.Response) *page {
+	kind, _, _ := strings.Cut(strings.ToLower(res.Header.Get("Content-Type")), ";")
+	p := &page{Response: res, url: u, kind: strings.TrimSpace(kind)}
 	if !p.isText() {
-		return p, nil
+		return p
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, fetchBody+1))
-	if p.cut = len(body) > fetchBody; p.cut {
-		body = body[:fetchBody]
-	}
-	p.body, p.broken = body, err != nil
-	return p, nil
-}
-
-// mediaType is the declared type in lower case, "" if there is none.
-func (p *page) mediaType() string {
-	t, _, err := mime.ParseMediaType(p.header.Get("Content-Type"))
 	if err != nil {
-		t, _, _ = strings.Cut(strings.ToLower(p.header.Get("Content-Type")), ";")
+		p.note = "the connection ended before the body did"
+	} else if len(body) > fetchBody {
+		body, p.note = body[:fetchBody], fmt.Sprintf("the body is longer than %d bytes: the rest was not read", fetchBody)
 	}
-	return strings.TrimSpace(t)
+	p.body = body
+	return p
 }
 
 // isText reports whether the type is one of text, or not declared, and the body
 // readable (net/http has taken gzip off).
 func (p *page) isText() bool {
-	if enc := p.header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+	if enc := p.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return false
 	}
-	t := p.mediaType()
-	switch {
-	case t == "" || strings.HasPrefix(t, "text/") || strings.HasSuffix(t, "+json") || strings.HasSuffix(t, "+xml"):
+	if p.kind == "" || strings.HasPrefix(p.kind, "text/") || strings.HasSuffix(p.kind, "+json") || strings.HasSuffix(p.kind, "+xml") {
 		return true
 	}
-	switch strings.TrimPrefix(strings.TrimPrefix(t, "application/"), "x-") {
+	switch strings.TrimPrefix(strings.TrimPrefix(p.kind, "application/"), "x-") {
 	case "json", "xml", "javascript", "ecmascript", "ndjson", "jsonlines", "yaml", "toml", "sql", "graphql", "sh":
 		return true
 	}
@@ -309,55 +289,39 @@ func (p *page) isText() bool {
 
 // text is what the model gets: a line naming what was read, then its text.
 func (p *page) text(maxChars int, head bool) string {
-	kind, shown := p.mediaType(), p.isText()
+	kind, shown := p.kind, p.isText()
 	if kind == "" {
 		kind, _, _ = strings.Cut(http.DetectContentType(p.body), ";")
 		shown = strings.HasPrefix(kind, "text/")
 	}
-	if start := p.body[:min(len(p.body), 1024)]; bytes.IndexByte(start, 0) >= 0 {
-		shown = shown && (bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))) // UTF-16
+	utf16 := bytes.HasPrefix(p.body, []byte("\xff\xfe")) || bytes.HasPrefix(p.body, []byte("\xfe\xff"))
+	if bytes.IndexByte(p.body[:min(len(p.body), 1024)], 0) >= 0 && !utf16 {
+		shown = false
 	}
-	about := fmt.Sprintf("%s (%d, %s", p.url, p.status, cleanText(kind))
+	about := fmt.Sprintf("%s (%d, %s", p.url, p.StatusCode, cleanText(kind))
 	if head {
-		return about + ")\n\n" + headerText(p.header)
+		return about + ")\n\n" + headerText(p.Header)
 	}
 	if !shown {
-		if p.length >= 0 {
-			about += fmt.Sprintf(", %d bytes", p.length)
-		}
-		if enc := p.header.Get("Content-Encoding"); enc != "" {
-			about += fmt.Sprintf(", compressed as %q", enc)
-		}
-		return about + "): not text, not shown"
+		return fmt.Sprintf("%s, %d bytes, encoding %q): not text, not shown", about, p.ContentLength, p.Header.Get("Content-Encoding"))
 	}
-	body := decode(p.body, p.header.Get("Content-Type"))
-	title, text := "", ""
+	text := string(decode(p.body, p.Header.Get("Content-Type")))
 	if kind == "text/html" || kind == "application/xhtml+xml" {
-		title, text = htmlText(body, p.url, 8*maxChars+1024)
-	} else {
-		text = cleanText(string(body))
-	}
-	if title != "" {
-		about += fmt.Sprintf(", %q", title)
-	}
-	if text == "" {
-		return about + "): no text"
-	}
-	if n, cut := cutRunes(text, maxChars); cut {
-		text = text[:n] + fmt.Sprintf("\n[cut after %d characters]", maxChars)
-	}
-	return about + ")\n\n" + text
-}
-
-// cutRunes returns the bytes of the first n characters, and whether more follow.
-func cutRunes(s string, n int) (int, bool) {
-	for i := range s {
-		if n == 0 {
-			return i, true
+		var title string
+		if title, text = htmlText([]byte(text), p.url, 8*maxChars+1024); title != "" {
+			about += fmt.Sprintf(", %q", title)
 		}
-		n--
+	} else {
+		text = cleanText(text)
 	}
-	return len(s), false
+	n := 0
+	for i := range text {
+		if n++; n > maxChars {
+			text = text[:i] + fmt.Sprintf("\n[cut after %d characters]", maxChars)
+			break
+		}
+	}
+	return about + ")\n\n" + cmp.Or(text, "(no text)")
 }
 
 func headerText(h http.Header) string {

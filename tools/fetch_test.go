@@ -105,7 +105,7 @@ func TestFetchText(t *testing.T) {
 		"/utf16":       {"text/plain", "\xff\xfea\x00\xe9\x00", "aé"},
 		"/sjis":        {"text/html", "<meta charset=shift_jis><p>\x93\xfa\x96\x7b", "日本"},
 		"/notype":      {"", "<html><p>a</html>", "a"},
-		"/empty":       {"text/html", "", ""},
+		"/empty":       {"text/html", "", "(no text)"},
 	}
 	b := newFetchBench(t, func(w http.ResponseWriter, r *http.Request) {
 		p := pages[r.URL.Path]
@@ -463,7 +463,7 @@ func TestFetchRefusesLocalServer(t *testing.T) {
 	if call.Judgement.Refuse == "" {
 		t.Error("not refused before it runs")
 	}
-	if out := WebFetch.Run(t.Context(), call); out.Err == "" || len(b.seen) != 0 {
+	if out := WebFetch.Execute(t.Context(), call); out.Err == "" || len(b.seen) != 0 {
 		t.Errorf("%+v, %q", out, b.seen)
 	}
 }
@@ -505,7 +505,7 @@ func TestFetchJudgement(t *testing.T) {
 	if j.Risk != Moderate || j.Refuse != "" || j.Sends || !j.ReadsUntrusted || j.ReadsPrivate || j.URL != "https://example.com/a?b=c" ||
 		j.RequestBytes != len(j.URL) || j.Egress.Kind != EgressHosts || !slices.Equal(j.Egress.Hosts, []string{"example.com"}) ||
 		len(j.Targets) != 1 || j.Targets[0] != (Target{Key: "web_fetch:example.com", Widest: Always}) || j.Widest != Always ||
-		j.Summary != "GET https://example.com/a?b=c" {
+		j.Summary != "web_fetch https://example.com/a?b=c" {
 		t.Errorf("%+v", j)
 	}
 	if j := fetchCall(t, map[string]any{"url": "https://example.com:8443/"}).Judgement; j.Targets[0].Key != "web_fetch:example.com:8443" || j.Egress.Hosts[0] != "example.com:8443" {

@@ -2,12 +2,12 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	maxRead    = 256 << 10 // bytes of one read
-	MaxUndo    = 16 << 20  // bytes of a file up to which its previous content is kept
-	maxEntries = 20000     // of one folder
-	maxPath    = 4096      // bytes
+	maxRead = 256 << 10 // bytes of one read
+	MaxUndo = 16 << 20  // bytes of a file up to which its previous content is kept
+	maxPath = 4096      // bytes
 )
 
 // Files reads and changes files under the workspace and the extra roots.
@@ -40,42 +39,42 @@ var Files = Tool{
 		{Name: "limit", Type: "integer", Min: 1, Max: maxRead, Description: "read: bytes; list, search: entries"},
 		{Name: "offset", Type: "integer", Min: 0, Max: 1 << 50, Description: "read: first byte; list, search: entries to skip"},
 	},
-	Risk:   Safe,
-	Egress: EgressNone,
-	Assess: assessFiles,
-	Judge:  judgeFiles,
-	Run:    runFiles,
+	Risk:    Safe,
+	Egress:  EgressNone,
+	Assess:  assessFiles,
+	Judge:   judgeFiles,
+	Change:  filesChange,
+	Execute: runFiles,
 }
 
 func changes(action string) bool { return action == "write" || action == "append" || action == "edit" }
 
 func assessFiles(args Args) (Plan, error) {
 	action, name := args.String("action"), args.String("path")
-	folder := action == "list" || action == "search"
-	switch {
-	case name == "" && folder:
+	folder, write := action == "list" || action == "search", changes(action)
+	if name == "" && folder {
 		name = "."
+	}
+	switch {
 	case name == "":
 		return Plan{}, fmt.Errorf("argument %q is missing", "path")
 	case len(name) > maxPath:
 		return Plan{}, fmt.Errorf("the path is longer than %d bytes", maxPath)
 	case !folder && (strings.HasSuffix(name, "/") || os.IsPathSeparator(name[len(name)-1])):
 		return Plan{}, fmt.Errorf("the path ends in a slash, which names a folder")
-	case changes(action) && strings.ContainsFunc(name, func(r rune) bool { return invisible(r) || r < ' ' }):
+	case write && showName(name) != name:
 		return Plan{}, fmt.Errorf("the path holds an invisible or control character")
-	case changes(action) && !args.Has("content"):
+	case write && !args.Has("content"):
 		return Plan{}, fmt.Errorf("argument %q is missing", "content")
-	case action == "edit" && args.String("old") == "":
-		return Plan{}, fmt.Errorf("argument %q is missing: it names the text to replace", "old")
-	case action == "edit" && args.String("old") == args.String("content"):
-		return Plan{}, fmt.Errorf("old and content are the same")
+	case action == "edit" && (args.String("old") == "" || args.String("old") == args.String("content")):
+		return Plan{}, fmt.Errorf("argument %q must be the text to replace, and differ from content", "old")
 	}
 	if action == "search" {
 		if _, err := newQuery(args); err != nil {
 			return Plan{}, err
 		}
 	}
-	return Plan{Paths: []PathUse{{Name: name, Write: changes(action)}}}, nil
+	return Plan{Paths: []PathUse{{Name: name, Write: write}}}, nil
 }
 
 func judgeFiles(args Args, plan Plan, facts Facts) Judgement {
@@ -155,19 +154,16 @@ func absolute(name string, facts Facts) string {
 
 // spellings are the forms of paths that rules are tried on: absolute, and from
 // the workspace for what lies there.
-func spellings(workspace string, paths ...string) []string {
-	var out []string
+func spellings(workspace string, paths ...string) (out []string) {
 	for _, p := range paths {
-		if p == "" {
-			continue
-		}
-		out = append(out, p)
-		if rel, ok := below(workspace, p); ok && workspace != "" {
-			out = append(out, rel)
+		if out = append(out, p); workspace != "" && p != "" {
+			if rel, ok := below(workspace, p); ok {
+				out = append(out, rel)
+			}
 		}
 	}
 	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Compact(slices.DeleteFunc(out, func(p string) bool { return p == "" }))
 }
 
 // A target is the file or folder of one call.
@@ -215,9 +211,7 @@ func runFiles(ctx context.Context, call *Call) Output {
 	switch call.Args.String("action") {
 	case "read":
 		out, err = t.read(name, call.Args)
-	case "list":
-		out, err = t.list(call.Args)
-	case "search":
+	case "list", "search":
 		out, err = t.search(ctx, call.Args)
 	default:
 		out, err = t.change(name, call)
@@ -252,117 +246,32 @@ func (t *target) read(name string, args Args) (Output, error) {
 		return Output{}, err
 	}
 	defer f.Close()
-	limit := int64(maxRead)
-	if n := args.Int("limit"); n > 0 {
-		limit = min(max(n, 16), limit)
-	}
-	offset := args.Int("offset")
-	buf, err := io.ReadAll(io.NewSectionReader(f, offset, limit))
+	offset, limit := args.Int("offset"), max(cmp.Or(args.Int("limit"), maxRead), 16)
+	text, err := io.ReadAll(io.NewSectionReader(f, offset, min(limit, maxRead)))
 	if err != nil {
 		return Output{}, err
 	}
-	if len(buf) == 0 {
-		if offset > 0 {
-			return Output{Text: fmt.Sprintf("(nothing at offset %d: the file has %d bytes)", offset, info.Size())}, nil
-		}
-		return Output{Text: "(empty file)"}, nil
+	if len(text) == 0 {
+		return Output{Text: fmt.Sprintf("(nothing at offset %d: the file has %d bytes)", offset, info.Size())}, nil
 	}
-	end := offset + int64(len(buf))
-	text := buf
+	end := offset + int64(len(text))
 	for i := 0; offset > 0 && i < utf8.UTFMax-1 && len(text) > 0 && !utf8.RuneStart(text[0]); i++ {
 		text = text[1:]
 	}
-	if end < info.Size() { // leave a character that is cut for the next read
-		for i := 1; i < utf8.UTFMax && i < len(text); i++ {
-			if tail := text[len(text)-i:]; utf8.RuneStart(tail[0]) {
-				if !utf8.FullRune(tail) {
-					text = text[:len(text)-i]
-					end -= int64(i)
-				}
-				break
-			}
+	for i := 1; i < utf8.UTFMax && end < info.Size() && len(text) > 0; i++ { // a character that is cut is left for the next read
+		if r, n := utf8.DecodeLastRune(text); r != utf8.RuneError || n != 1 {
+			break
 		}
+		text, end = text[:len(text)-1], end-1
 	}
 	if bytes.IndexByte(text, 0) >= 0 || !utf8.Valid(text) {
-		return Output{Text: fmt.Sprintf("%s: %d bytes, %s, not UTF-8 text: not shown", name, info.Size(), http.DetectContentType(buf))}, nil
+		return Output{Text: fmt.Sprintf("%s: %d bytes that are not UTF-8 text: not shown", name, info.Size())}, nil
 	}
 	out := Output{Text: string(text)}
 	if end < info.Size() {
-		out.Notes = append(out.Notes, fmt.Sprintf("up to byte %d of %d: read on with offset %d", end, info.Size(), end))
+		out.Notes = []string{fmt.Sprintf("up to byte %d of %d: read on with offset %d", end, info.Size(), end)}
 	}
 	return out, nil
-}
-
-func (t *target) list(args Args) (Output, error) {
-	dir, err := descend(t.root, t.rel, false)
-	if err != nil {
-		return Output{}, err
-	}
-	defer dir.Close()
-	entries, more, err := readFolder(dir, maxEntries)
-	if err != nil {
-		return Output{}, err
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
-		if a.IsDir() != b.IsDir() {
-			return map[bool]int{true: -1, false: 1}[a.IsDir()]
-		}
-		return strings.Compare(a.Name(), b.Name())
-	})
-	all := len(entries)
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return t.host.Protected(filepath.Join(t.path, e.Name())) })
-	out := Output{}
-	if left := all - len(entries); left > 0 {
-		out.Notes = append(out.Notes, fmt.Sprintf("%d protected entries are left out", left))
-	}
-	skip, limit := int(min(args.Int("offset"), int64(len(entries)))), 500
-	if n := args.Int("limit"); n > 0 {
-		limit = int(n)
-	}
-	var b strings.Builder
-	for i, e := range entries[skip:] {
-		if i == limit || b.Len() > maxRead {
-			out.Notes = append(out.Notes, fmt.Sprintf("%d of %d entries: list on with offset %d", i, len(entries), skip+i))
-			break
-		}
-		b.WriteString(showName(e.Name()))
-		switch info, err := dir.Lstat(e.Name()); {
-		case err != nil:
-		case info.IsDir():
-			b.WriteByte('/')
-		case info.Mode()&fs.ModeSymlink != 0:
-			to, _ := dir.Readlink(e.Name())
-			b.WriteString(" -> " + showName(to))
-		case info.Mode().IsRegular():
-			fmt.Fprintf(&b, "  %d", info.Size())
-		default:
-			b.WriteString("  (" + kindOf(info.Mode()) + ")")
-		}
-		b.WriteByte('\n')
-	}
-	if more {
-		out.Notes = append(out.Notes, fmt.Sprintf("only the first %d entries were read", maxEntries))
-	}
-	if out.Text = b.String(); out.Text == "" {
-		out.Text = "(no entries)"
-	}
-	return out, nil
-}
-
-// readFolder reads at most limit entries.
-func readFolder(dir *os.Root, limit int) (entries []fs.DirEntry, more bool, err error) {
-	f, err := dir.Open(".")
-	if err != nil {
-		return nil, false, err
-	}
-	defer f.Close()
-	if entries, err = f.ReadDir(limit + 1); err == io.EOF {
-		err = nil
-	}
-	if len(entries) > limit {
-		return entries[:limit], true, err
-	}
-	return entries, false, err
 }
 
 // showName keeps a name on one line.
@@ -373,90 +282,119 @@ func showName(name string) string {
 	return name
 }
 
-// change runs write, append and edit.
-func (t *target) change(name string, call *Call) (Output, error) {
-	if t.rel == "." {
-		return Output{}, errors.New("it is a folder")
-	}
+// An edit is what a call makes of a file.
+type edit struct {
+	dir        *os.Root // its folder; the caller closes it
+	base       string
+	old        fs.FileInfo // nil: there is no such file
+	prev, next []byte      // prev is nil too if the file is too large to be kept
+}
+
+// prepare reads what a call changes and works out what becomes of it. With
+// create it makes the folders that are missing.
+func (t *target) prepare(call *Call, create bool) (e *edit, err error) {
 	action, content := call.Args.String("action"), []byte(call.Args.String("content"))
-	dir, err := descend(t.root, path.Dir(t.rel), action != "edit")
-	if err != nil {
-		return Output{}, err
+	e = &edit{base: path.Base(t.rel), next: content}
+	if e.dir, err = descend(t.root, path.Dir(t.rel), create && action != "edit"); err != nil {
+		return nil, err
 	}
-	defer dir.Close()
-	base := path.Base(t.rel)
-	var prev []byte // nil: there is no such file
-	f, old, err := OpenRegular(dir, base)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && action != "edit":
-	case err != nil:
-		return Output{}, err
-	default:
-		defer f.Close()
-		if old.Mode().Perm()&0o222 == 0 {
-			return Output{}, errors.New("it is read-only")
+	defer func() {
+		if err != nil {
+			e.dir.Close()
 		}
-		if old.Size() > MaxUndo {
-			if action != "write" || call.Judgement.Risk != Sensitive {
-				return Output{}, fmt.Errorf("it is larger than %d MiB: change it with a shell command", MaxUndo>>20)
-			}
-		} else if prev, err = io.ReadAll(io.LimitReader(f, MaxUndo+1)); err != nil {
-			return Output{}, err
-		}
+	}()
+	f, old, err := OpenRegular(e.dir, e.base)
+	if errors.Is(err, fs.ErrNotExist) && action != "edit" {
+		return e, nil
+	} else if err != nil {
+		return e, err
 	}
-	next := content
+	defer f.Close()
+	e.old = old
+	switch large := old.Size() > MaxUndo; {
+	case old.Mode().Perm()&0o222 == 0:
+		return e, errors.New("it is read-only")
+	case large && (action != "write" || call.Judgement.Risk != Sensitive):
+		return e, fmt.Errorf("it is larger than %d MiB: change it with a shell command", MaxUndo>>20)
+	case large:
+		return e, nil
+	}
+	if e.prev, err = io.ReadAll(io.LimitReader(f, MaxUndo+1)); err != nil {
+		return e, err
+	}
 	switch action {
 	case "append":
-		next = slices.Concat(prev, content)
+		e.next = slices.Concat(e.prev, content)
 	case "edit":
-		if next, err = editText(prev, []byte(call.Args.String("old")), content); err != nil {
-			return Output{}, err
+		e.next, err = editText(e.prev, []byte(call.Args.String("old")), content)
+	}
+	return e, err
+}
+
+// filesChange is Tool.Change of Files.
+func filesChange(call *Call) (change FileChange, ok bool) {
+	action := call.Args.String("action")
+	if !changes(action) || len(call.Plan.Paths) != 1 {
+		return change, false
+	}
+	t, err := locate(call)
+	if err != nil {
+		return change, false
+	}
+	defer t.root.Close()
+	change = FileChange{Path: call.Plan.Paths[0].Name, Created: true, New: call.Args.String("content")}
+	e, err := t.prepare(call, false)
+	if err != nil { // a new file in a new folder is one too
+		return change, errors.Is(err, fs.ErrNotExist) && action != "edit"
+	}
+	defer e.dir.Close()
+	if e.old == nil {
+		return change, true
+	}
+	change.Created, change.Old, change.New = false, string(e.prev), string(e.next)
+	return change, e.prev != nil && utf8.Valid(e.prev)
+}
+
+// change runs write, append and edit.
+func (t *target) change(name string, call *Call) (out Output, err error) {
+	e, err := t.prepare(call, true)
+	if err != nil {
+		return out, err
+	}
+	defer e.dir.Close()
+	if e.old == nil || e.prev != nil {
+		err = errors.New("nothing keeps it")
+		if call.Host.Keep != nil {
+			err = call.Host.Keep(t.path, e.prev, e.next)
+		}
+		if err != nil {
+			return out, fmt.Errorf("its previous content cannot be kept: %w", err)
 		}
 	}
-	if old == nil || old.Size() <= MaxUndo {
-		if call.Host.Keep == nil {
-			return Output{}, errors.New("its previous content cannot be kept")
-		}
-		if err := call.Host.Keep(t.path, prev, next); err != nil {
-			return Output{}, fmt.Errorf("its previous content cannot be kept: %w", err)
-		}
+	if err := ReplaceFile(e.dir, e.base, e.old, e.next); err != nil {
+		return out, err
 	}
-	if err := ReplaceFile(dir, base, old, next); err != nil {
-		return Output{}, err
-	}
-	out := Output{Text: fmt.Sprintf("%s: %d bytes", name, len(next))}
-	if old == nil {
+	if out.Text = fmt.Sprintf("%s: %d bytes", name, len(e.next)); e.old == nil {
 		out.Text += ", new"
 	}
 	if why := runLater(t.rel); why != "" {
-		out.Notes = append(out.Notes, name+" "+why)
+		out.Notes = []string{name + " " + why}
 	}
 	return out, nil
 }
 
 // editText replaces the one occurrence of old in text.
 func editText(text, old, with []byte) ([]byte, error) {
-	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
-		return nil, errors.New("it is not UTF-8 text")
-	}
-	at, n := -1, 0
-	for from := 0; n < 1000; n++ { // occurrences that overlap are two
-		i := bytes.Index(text[from:], old)
-		if i < 0 {
-			break
-		}
-		at = from + i
-		from = at + 1
-	}
+	at := bytes.Index(text, old)
 	switch {
-	case n == 1:
+	case !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0:
+		return nil, errors.New("it is not UTF-8 text")
+	case at >= 0 && at == bytes.LastIndex(text, old):
 		return slices.Concat(text[:at], with, text[at+len(old):]), nil
-	case n == 0 && bytes.Contains(text, []byte("\r\n")) && !bytes.Contains(old, []byte("\r\n")) && bytes.Contains(old, []byte("\n")):
-		return nil, errors.New("old occurs 0 times in it: its lines end in \\r\\n")
-	case n == 0:
-		return nil, errors.New("old occurs 0 times in it: read it again")
-	case n == 1000:
-		return nil, errors.New("old occurs 1000 times or more in it: add the lines around it")
+	case at >= 0:
+		return nil, errors.New("old occurs more than once in it: add the lines around it")
+	case bytes.Contains(text, []byte("\r\n")):
+		return nil, errors.New("old does not occur in it: read it again, and note that its lines end in \\r\\n")
 	}
-	return nil, fmt.Errorf("old occurs %d times in it: add the lines around it", n)
+	return nil, errors.New("old does not occur in it: read it again")
 }

@@ -66,7 +66,7 @@ func TestFilesDuringSwaps(t *testing.T) {
 			good, refused := 0, 0
 			deadline := time.Now().Add(10 * time.Second)
 			for n := 0; n < 1000 || good < 20 && time.Now().Before(deadline); n++ {
-				out := Files.Run(t.Context(), read)
+				out := Files.Execute(t.Context(), read)
 				if strings.Contains(out.Text, "OUTSIDE") || strings.Contains(out.Text, "PROTECTED") {
 					t.Errorf("read %d: %+v", n, out)
 					break
@@ -77,7 +77,7 @@ func TestFilesDuringSwaps(t *testing.T) {
 					good++
 				}
 				if n%50 == 0 {
-					Files.Run(t.Context(), write)
+					Files.Execute(t.Context(), write)
 				}
 			}
 			stop.Store(true)

@@ -1,11 +1,9 @@
 package tools
 
 import (
-	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -88,68 +86,59 @@ func OpenRegular(dir *os.Root, name string) (*os.File, fs.FileInfo, error) {
 // caller read before (nil: no file), whose owner and permissions stay; if the
 // name has come to hold something else since, nothing is done. Another hard link
 // to the old file keeps the old content.
-func ReplaceFile(dir *os.Root, name string, old fs.FileInfo, content []byte) (err error) {
-	temp := ".picket-" + rand.Text()
+func ReplaceFile(dir *os.Root, name string, old fs.FileInfo, content []byte) error {
 	perm := fs.FileMode(0o666) // less the umask
 	if old != nil {
 		perm = 0o600 // until it has its owner
 	}
+	temp := ".picket-" + rand.Text()
 	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close(), dir.Remove(temp))
-		}
-	}()
-	if _, err = io.Copy(f, bytes.NewReader(content)); err != nil {
-		return err
-	}
-	if old != nil {
-		if err = keepOwner(f, old); err != nil {
-			return fmt.Errorf("its owner cannot be kept: %w", err)
-		}
-		if err = f.Chmod(old.Mode().Perm()); err != nil {
-			return err
+	if _, err = f.Write(content); err == nil && old != nil {
+		if err = keepOwner(f, old); err == nil {
+			err = f.Chmod(old.Mode().Perm())
 		}
 	}
-	if err = f.Sync(); err != nil {
-		return err
+	if err == nil {
+		err = f.Sync()
 	}
-	now, err := dir.Lstat(name)
-	switch {
-	case old == nil && errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return err
-	case old == nil || !os.SameFile(old, now) || !now.ModTime().Equal(old.ModTime()) || now.Size() != old.Size():
-		return errors.New("it was changed by something else meanwhile")
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = unchanged(dir, name, old)
 	}
-	if err = f.Close(); err != nil {
-		return errors.Join(err, dir.Remove(temp))
+	if err == nil {
+		err = dir.Rename(temp, name)
 	}
-	if err = dir.Rename(temp, name); err != nil {
+	if err != nil {
 		return errors.Join(err, dir.Remove(temp))
 	}
 	return nil
+}
+
+// unchanged fails if name in dir is not the file old, or is one although there was
+// none.
+func unchanged(dir *os.Root, name string, old fs.FileInfo) error {
+	now, err := dir.Lstat(name)
+	if old == nil && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && (old == nil || !os.SameFile(old, now) || !now.ModTime().Equal(old.ModTime()) || now.Size() != old.Size()) {
+		err = errors.New("it was changed by something else meanwhile")
+	}
+	return err
 }
 
 func kindOf(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
 		return "a folder"
-	case m&fs.ModeSymlink != 0:
-		return "a link"
-	case m&fs.ModeNamedPipe != 0:
-		return "a pipe"
-	case m&fs.ModeSocket != 0:
-		return "a socket"
-	case m&fs.ModeDevice != 0:
-		return "a device"
 	case m.IsRegular():
 		return "a file"
+	case m&fs.ModeSymlink != 0:
+		return "a link"
 	}
-	return "something else"
+	return "a device, pipe or socket"
 }
 
 // below returns path relative to root with slashes ("." for root itself), and

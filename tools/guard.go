@@ -127,14 +127,6 @@ func (g guard) check(ap netip.AddrPort) error {
 	return nil
 }
 
-// refusal is URL.Refusal but for what a test admits.
-func (g guard) refusal(u URL) string {
-	if ip, err := netip.ParseAddr(u.Host); err == nil && g.testOnlyAllow != nil && g.testOnlyAllow(netip.AddrPortFrom(ip, u.Port)) {
-		return ""
-	}
-	return u.Refusal()
-}
-
 func (g guard) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -12,144 +12,57 @@ import (
 )
 
 // htmlText turns a page into text in the manner of Markdown: headings, lists,
-// links, tables by rows, preformatted blocks. It reads tokens, builds no tree
-// and takes time and memory linear in the page; the text ends once it is longer
-// than limit bytes.
+// links, tables by rows, preformatted blocks. It reads tokens and builds no tree,
+// in time and memory linear in the page; it ends with the token in which the text
+// grows longer than limit bytes.
 //
-// Left out is what a reader would not see either: scripts, styles, comments,
-// elements hidden by an attribute or an inline style, invisible characters. What
-// a style sheet hides cannot be told and stays.
+// Left out is what a reader would not see either: scripts, comments, elements
+// hidden by an attribute or an inline style, invisible characters. What a style
+// sheet hides cannot be told and stays.
 func htmlText(page []byte, base URL, limit int) (title, text string) {
-	w := &textWriter{base: base, origin: base.origin(), out: make([]byte, 0, min(len(page)/2, limit)+64)}
+	w := &textWriter{base: base, out: make([]byte, 0, min(len(page)*3/4, limit)+64)}
 	z := html.NewTokenizer(bytes.NewReader(page))
-	raw := false // the text that comes is a script or the like
 	for len(w.out) <= limit {
-		switch z.Next() {
-		case html.ErrorToken: // the end, or a token longer than the page can be
-			return w.finish()
+		kind := z.Next()
+		if kind == html.ErrorToken { // the end
+			break
+		}
+		switch kind {
 		case html.TextToken:
-			if len(w.hidden) == 0 && !raw {
+			if w.hidden == "" {
 				w.text(z.Text())
 			}
-			raw = false
-		case html.StartTagToken:
-			raw = w.start(z, false)
-		case html.SelfClosingTagToken:
-			raw = w.start(z, true)
+		case html.StartTagToken, html.SelfClosingTagToken:
+			name := tagName(z.Raw()[1:])
+			if string(name) == "title" && title == "" && w.hidden == "" {
+				if z.Next() == html.TextToken {
+					text := z.Text()
+					title = strings.TrimSpace(cleanText(string(text[:min(len(text), 1000)])))
+				}
+				continue
+			}
+			w.start(z, name, kind == html.SelfClosingTagToken)
 		case html.EndTagToken:
-			w.end(tagName(z.Raw()[1:]))
+			w.end(tagName(z.Raw()[2:]))
 		}
 	}
-	return w.finish()
-}
-
-type textWriter struct {
-	out    []byte
-	base   URL
-	origin string // of base
-
-	breaks  int    // line breaks due before the next word
-	space   bool   // a blank is due before the next word
-	prefix  string // and this after the breaks: a heading or list mark
-	pre     bool
-	joiner  bool           // the last character was a zero-width joiner
-	lists   []int          // open lists: the number of the next item, -1 without numbers
-	cells   int            // cells so far in this row of a table
-	link    []byte         // address of the open link
-	opened  bool           // its bracket is written
-	hidden  []string       // names of the open elements from the hidden one on
-	count   map[string]int // how often each stands in hidden
-	title   []byte
-	inTitle bool
-}
-
-func (w *textWriter) finish() (title, text string) {
 	w.closeLink()
-	if w.pre {
-		w.endPre()
-	}
-	return string(bytes.TrimSpace(w.title)), string(bytes.TrimSpace(w.out))
+	w.endPre()
+	return title, string(bytes.TrimSpace(w.out))
 }
 
-// due writes the white space and marks that stand before the next word.
-func (w *textWriter) due() {
-	if w.breaks > 0 {
-		if len(w.out) > 0 {
-			w.out = append(w.out, "\n\n"[:w.breaks]...)
+// tagName returns the name at the start of a tag, made lower-case in place. The
+// tokenizer's own method copies it.
+func tagName(tag []byte) []byte {
+	for i, c := range tag {
+		if c <= ' ' || c == '/' || c == '>' {
+			return tag[:i]
 		}
-		w.out = append(w.out, w.prefix...)
-	} else if w.space && len(w.out) > 0 {
-		if c := w.out[len(w.out)-1]; c != ' ' && c != '\n' {
-			w.out = append(w.out, ' ')
+		if c >= 'A' && c <= 'Z' {
+			tag[i] = c | 0x20
 		}
 	}
-	w.breaks, w.space, w.prefix = 0, false, ""
-	if len(w.link) > 0 && !w.opened {
-		w.out = append(w.out, '[')
-		w.opened = true
-	}
-}
-
-func (w *textWriter) text(b []byte) {
-	if w.inTitle {
-		if len(w.title) < 1000 {
-			w.title = append(w.title, cleanText(string(b[:min(len(b), 1000)]))...)
-		}
-		return
-	}
-	for i := 0; i < len(b); {
-		c := b[i]
-		if c <= ' ' {
-			if w.pre && (c == '\n' || c == ' ' || c == '\t') {
-				w.due()
-				w.out = append(w.out, c)
-			} else {
-				w.space = true
-			}
-			i++
-			continue
-		}
-		j := i
-		for j < len(b) && b[j] < 0x7f && (b[j] > ' ' || b[j] == ' ' && j > i && j+1 < len(b) && b[j+1] > ' ' && b[j+1] < 0x7f) {
-			j++ // words with single blanks between them
-		}
-		if j == i { // not ASCII, or DEL
-			r, n := utf8.DecodeRune(b[i:])
-			j += n
-			if r == 0x7f || !w.keeps(r) {
-				i = j
-				continue
-			}
-			if r == utf8.RuneError && n == 1 { // else what is left out could join two halves
-				w.due()
-				w.out = append(w.out, "\ufffd"...)
-				i = j
-				continue
-			}
-			if unicode.IsSpace(r) && !w.pre {
-				w.space = true
-				i = j
-				continue
-			}
-		} else {
-			w.joiner = false
-		}
-		if w.breaks > 0 || w.space || len(w.link) > 0 {
-			w.due()
-		}
-		w.out = append(w.out, b[i:j]...)
-		i = j
-	}
-}
-
-func (w *textWriter) keeps(r rune) bool {
-	ok := !invisible(r)
-	if joiner := r == '\u200c' || r == '\u200d'; joiner && w.joiner {
-		ok = false // a run of them spells something out in bits
-	} else {
-		w.joiner = joiner
-	}
-	return ok
+	return tag
 }
 
 // invisible reports whether a character shows nothing by itself and can carry
@@ -169,276 +82,232 @@ func invisible(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
+// appendVisible leaves out invisible characters, and joiners after another: a run
+// of them spells something out in bits.
+func appendVisible(out []byte, r rune) []byte {
+	joiner := r == '\u200c' || r == '\u200d'
+	if invisible(r) || joiner && (bytes.HasSuffix(out, []byte("\u200c")) || bytes.HasSuffix(out, []byte("\u200d"))) {
+		return out
+	}
+	return utf8.AppendRune(out, r)
+}
+
 // cleanText leaves invisible characters out of a text that is not HTML.
 func cleanText(s string) string {
-	w := textWriter{}
-	return strings.Map(func(r rune) rune {
-		if r < 0x7f {
-			w.joiner = false
-		}
-		if r < 0x7f && r >= ' ' || w.keeps(r) {
-			return r
-		}
-		return -1
-	}, s)
-}
-
-func (w *textWriter) block(breaks int) {
-	if w.pre {
-		return
+	out := make([]byte, 0, len(s))
+	for _, r := range s {
+		out = appendVisible(out, r)
 	}
-	w.breaks, w.space = max(w.breaks, breaks), false
+	return string(out)
 }
 
-// How an element is laid out.
-type layout uint8
+const maxLink = 2000 // bytes
+
+type textWriter struct {
+	out  []byte
+	base URL
+
+	breaks int    // line breaks due before the next word
+	space  bool   // a blank is due before the next word
+	prefix string // and this after the breaks: a heading or list mark
+	pre    bool
+	lists  []int  // open lists: the number of the next item, 0 without numbers
+	cells  int    // cells so far in this row of a table
+	link   string // address of the open link
+	opened bool   // its bracket is written
+	hidden string // name of the open element that is hidden; "" if none is
+	depth  int    // open elements in it that keep a tag from being its end
+}
+
+// due writes the white space and marks that stand before the next word.
+func (w *textWriter) due() {
+	if w.breaks > 0 {
+		if len(w.out) > 0 {
+			w.out = append(w.out, "\n\n"[:w.breaks]...)
+		}
+		w.out = append(w.out, w.prefix...)
+	} else if w.space && len(w.out) > 0 {
+		if c := w.out[len(w.out)-1]; c != ' ' && c != '\n' {
+			w.out = append(w.out, ' ')
+		}
+	}
+	w.breaks, w.space, w.prefix = 0, false, ""
+	if w.link != "" && !w.opened {
+		w.out = append(w.out, '[')
+		w.opened = true
+	}
+}
+
+func (w *textWriter) text(b []byte) {
+	for i := 0; i < len(b); {
+		start, c := i, b[i] // a run of ASCII: with all white space where it is kept, else of words with one blank between
+		if w.pre {
+			for i < len(b) && b[i] < 0x7f && (b[i] >= ' ' || b[i] == '\n' || b[i] == '\t') {
+				i++
+			}
+		} else if c > ' ' {
+			for i < len(b) && b[i] < 0x7f && (b[i] > ' ' || b[i] == ' ' && b[i-1] != ' ') {
+				i++
+			}
+		}
+		switch {
+		case i > start:
+			w.due()
+			if w.out = append(w.out, b[start:i]...); b[i-1] == ' ' && !w.pre {
+				w.out, w.space = w.out[:len(w.out)-1], true
+			}
+		case c <= ' ':
+			w.space = true
+			i++
+		default: // U+FFFD for what is not UTF-8: its bytes could join across what is left out
+			r, n := utf8.DecodeRune(b[i:])
+			i += n
+			if invisible(r) {
+				continue
+			}
+			if !w.pre && unicode.IsSpace(r) {
+				w.space = true
+				continue
+			}
+			w.due()
+			w.out = appendVisible(w.out, r)
+		}
+	}
+}
+
+// How an element is laid out: the line breaks around it, or one of the others.
+type layout int
 
 const (
-	inline layout = iota
-	line          // begins a line
-	paragraph
-	heading
-	list
-	special   // its attributes matter
-	unseen    // with all that it holds
-	rawUnseen // and what it holds is one text
-	void      // unseen, and holds nothing
+	inline    layout = iota
+	line             // begins a line
+	paragraph        // has a blank line around it
+	void             // holds nothing
+	unseen           // with all that it holds
 )
 
 func layoutOf(name []byte) layout {
 	switch string(name) {
-	case "a", "img", "ol", "base", "dialog":
-		return special
-	case "b", "i", "em", "strong", "span", "code", "br":
+	case "a", "b", "i", "em", "strong", "span", "code", "td", "th":
 		return inline
 	case "div", "section", "article", "header", "footer", "main", "aside", "nav", "form", "fieldset", "figure",
-		"figcaption", "address", "dt", "dd", "tr", "li", "details", "summary", "option", "caption", "legend",
+		"figcaption", "address", "dt", "dd", "tr", "li", "ul", "ol", "details", "summary", "option", "caption", "legend",
 		"tbody", "thead", "tfoot", "body", "html", "center", "hgroup", "search", "select", "optgroup", "menu":
 		return line
-	case "p", "blockquote", "pre", "table", "dl", "hr":
+	case "p", "blockquote", "pre", "table", "dl", "h1", "h2", "h3", "h4", "h5", "h6":
 		return paragraph
-	case "h1", "h2", "h3", "h4", "h5", "h6":
-		return heading
-	case "ul":
-		return list
-	case "script", "style", "iframe", "noembed", "noframes":
-		return rawUnseen
-	case "noscript", "template", "svg", "object", "audio", "video", "canvas", "datalist":
-		return unseen
-	case "input", "meta", "link", "area", "col", "embed", "source", "track", "wbr", "param", "keygen":
+	case "br", "img", "hr", "base", "input", "meta", "link", "area", "col", "embed", "source", "track", "wbr", "param", "keygen":
 		return void
+	case "script", "style", "iframe", "noembed", "noframes", "noscript", "template", "svg", "object", "audio", "video", "canvas", "datalist":
+		return unseen
 	}
 	return inline
 }
 
-// tagName returns the lower-case name at the start of a tag without its "<" or
-// "</". The tokenizer's own method copies each name several times.
-func tagName(tag []byte) []byte {
-	if tag[0] == '/' {
-		tag = tag[1:]
+// block makes the breaks around a block due.
+func (w *textWriter) block(l layout) {
+	if (l == line || l == paragraph) && !w.pre {
+		w.breaks, w.space = max(w.breaks, int(l)), false
 	}
-	end, upper := 0, false
-	for end < len(tag) && tag[end] > ' ' && tag[end] != '/' && tag[end] != '>' {
-		upper = upper || tag[end] >= 'A' && tag[end] <= 'Z'
-		end++
-	}
-	if upper {
-		return bytes.ToLower(tag[:end])
-	}
-	return tag[:end]
-}
-
-// start takes a start tag in. It reports whether raw text follows that is not
-// to be shown.
-func (w *textWriter) start(z *html.Tokenizer, selfClosing bool) (raw bool) {
-	tag := z.Raw()[1:]
-	name := tagName(tag)
-	kind := layoutOf(name)
-	if len(w.hidden) > 0 {
-		if !w.endsHidden(name) {
-			w.enterHidden(name, selfClosing)
-			return kind == rawUnseen
-		}
-		w.hidden = w.hidden[:0]
-	}
-	if kind == rawUnseen {
-		return true
-	}
-	var a attributes
-	if len(tag) > len(name)+1 {
-		a.read(tag[len(name):])
-	}
-	if kind == unseen || a.hidden || string(name) == "dialog" && !a.open {
-		w.enterHidden(name, selfClosing)
-		return false
-	}
-	switch kind {
-	case line:
-		w.block(1)
-		w.startLine(name)
-	case paragraph:
-		w.block(2)
-		switch string(name) {
-		case "pre":
-			w.due()
-			w.out = append(w.out, "```\n"...)
-			w.pre = true
-		case "hr":
-			w.due()
-			w.out = append(w.out, "---"...)
-			w.block(2)
-		}
-	case heading:
-		w.block(2)
-		w.prefix = "######"[:name[1]-'0'] + " "
-	case list:
-		w.block(1)
-		w.openList(-1)
-	case inline:
-		w.startInline(name)
-	case special:
-		w.startSpecial(name, &a)
-	}
-	return false
 }
 
 // attributes are those of a tag that matter.
 type attributes struct {
-	hidden, open     bool
-	href, alt, start []byte
+	hidden, open bool
+	href, alt    string
 }
 
-func (a *attributes) read(tag []byte) {
-	for len(tag) > 1 { // the last byte is ">"
+// readAttributes reads those of a tag, and no more than it must: the tokenizer
+// takes its time to hand them out.
+func readAttributes(z *html.Tokenizer, name string) (a attributes) {
+	tag := z.Raw()
+	hides := bytes.Contains(tag, []byte("hidden")) || bytes.Contains(tag, []byte("style")) || bytes.ContainsAny(tag, "HIDENSTYL")
+	for more := hides || name == "a" || name == "img" || name == "base" || name == "dialog"; more && (hides || a.href == "" || name != "a"); {
 		var key, val []byte
-		key, val, tag = nextAttribute(tag)
-		switch len(key) {
-		case 3:
-			a.set(&a.alt, key, "alt", val)
-		case 4:
-			a.set(&a.href, key, "href", val)
-			a.open = a.open || equalFold(key, "open")
-		case 5:
-			a.set(&a.start, key, "start", val)
-			a.hidden = a.hidden || equalFold(key, "style") && hidingStyle(html.UnescapeString(string(val)))
-		case 6:
-			a.hidden = a.hidden || equalFold(key, "hidden")
+		key, val, more = z.TagAttr()
+		switch string(key) {
+		case "hidden":
+			a.hidden = true
+		case "style":
+			a.hidden = a.hidden || hidingStyle(string(val))
+		case "open":
+			a.open = true
+		case "href":
+			a.href = string(bytes.TrimSpace(val))
+		case "alt":
+			a.alt = string(val)
 		}
 	}
+	return a
 }
 
-func (a *attributes) set(field *[]byte, key []byte, name string, val []byte) {
-	if *field == nil && equalFold(key, name) {
-		if *field = val; bytes.IndexByte(val, '&') >= 0 {
-			*field = []byte(html.UnescapeString(string(val)))
+func (w *textWriter) start(z *html.Tokenizer, name []byte, selfClosing bool) {
+	kind := layoutOf(name)
+	empty := kind == void || selfClosing && string(name) == "svg"
+	if w.hidden != "" {
+		by, _ := impliedEnd(w.hidden)
+		if w.depth > 0 || !lists(by, string(name)) && !(w.hidden == "p" && (kind == line || kind == paragraph)) {
+			if !empty && w.nests(name, kind) {
+				w.depth++
+			}
+			return
 		}
+		w.hidden = ""
 	}
-}
-
-// equalFold compares with a lower-case name of the same length.
-func equalFold(key []byte, name string) bool {
-	return key[0]|0x20 == name[0] && strings.EqualFold(string(key), name)
-}
-
-// nextAttribute reads one attribute of a tag as the tokenizer does, whose own
-// method copies each several times.
-func nextAttribute(tag []byte) (key, val, rest []byte) {
-	i := 0
-	for i < len(tag) && (isBlank(tag[i]) || tag[i] == '/') {
-		i++
+	var a attributes
+	if len(z.Raw()) > len(name)+2 {
+		a = readAttributes(z, string(name))
 	}
-	start := i
-	for i < len(tag) && !isBlank(tag[i]) && tag[i] != '/' && tag[i] != '>' && (tag[i] != '=' || i == start) {
-		i++
-	}
-	key = tag[start:i]
-	for i < len(tag) && isBlank(tag[i]) {
-		i++
-	}
-	if i == len(tag) || tag[i] != '=' {
-		if i == start {
-			i++ // the end of the tag
+	if kind == unseen || a.hidden || string(name) == "dialog" && !a.open {
+		if !empty {
+			w.hidden = string(name)
 		}
-		return key, nil, tag[min(i, len(tag)):]
+		return
 	}
-	for i++; i < len(tag) && isBlank(tag[i]); i++ {
-	}
-	if i == len(tag) {
-		return key, nil, nil
-	}
-	if quote := tag[i]; quote == '"' || quote == '\'' {
-		end := bytes.IndexByte(tag[i+1:], quote)
-		if end < 0 {
-			return key, tag[i+1:], nil
-		}
-		return key, tag[i+1 : i+1+end], tag[i+end+2:]
-	}
-	start = i
-	for i < len(tag) && !isBlank(tag[i]) && tag[i] != '>' {
-		i++
-	}
-	return key, tag[start:i], tag[i:]
-}
-
-func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f' }
-
-func (w *textWriter) startSpecial(name []byte, a *attributes) {
+	w.block(kind)
 	switch string(name) {
 	case "a":
 		w.closeLink()
 		w.setLink(a.href)
-	case "img":
-		if len(a.alt) > 0 {
-			w.text([]byte("[image: " + string(a.alt) + "]"))
-		}
-	case "ol":
-		w.block(1)
-		n, err := strconv.Atoi(string(a.start))
-		if err != nil || n < 0 {
-			n = 1
-		}
-		w.openList(n)
 	case "base":
-		if b, err := w.base.Resolve(string(a.href)); err == nil && len(a.href) > 0 {
-			w.base, w.origin = b, b.origin()
+		if u, err := w.base.Resolve(a.href); err == nil && len(a.href) < maxLink {
+			w.base = u
 		}
-	}
-}
-
-func (w *textWriter) openList(number int) {
-	if len(w.lists) < 8 {
-		w.lists = append(w.lists, number)
-	}
-}
-
-func (w *textWriter) startInline(name []byte) {
-	switch string(name) {
 	case "br":
 		if w.pre {
 			w.out = append(w.out, '\n')
-		} else {
-			w.breaks, w.space = max(w.breaks, 1), false
 		}
+		w.block(line)
+	case "h1", "h2", "h3", "h4", "h5", "h6":
+		w.prefix = "###### "['6'-name[1]:]
+	case "hr":
+		w.block(paragraph)
+		w.text([]byte("---"))
+		w.block(paragraph)
+	case "img":
+		if a.alt != "" {
+			w.text([]byte("[image: " + a.alt + "]"))
+		}
+	case "li":
+		w.prefix = "- "
+		if in := len(w.lists) - 1; in >= 0 {
+			if w.lists[in] > 0 {
+				w.prefix = strconv.Itoa(w.lists[in]) + ". "
+				w.lists[in]++
+			}
+			w.prefix = strings.Repeat("  ", min(in, 8)) + w.prefix
+		}
+	case "ol":
+		w.lists = append(w.lists, 1)
+	case "ul":
+		w.lists = append(w.lists, 0)
+	case "pre":
+		w.due()
+		w.out = append(w.out, "```\n"...)
+		w.pre = true
 	case "td", "th":
 		if w.cells++; w.cells > 1 {
-			w.space = true
-			w.due()
-			w.out = append(w.out, '|')
-			w.space = true
-		}
-	case "title":
-		w.inTitle = w.title == nil
-	}
-}
-
-func (w *textWriter) startLine(name []byte) {
-	switch string(name) {
-	case "li":
-		depth := len(w.lists)
-		w.prefix = strings.Repeat("  ", max(depth-1, 0)) + "- "
-		if depth > 0 && w.lists[depth-1] >= 0 {
-			w.prefix = strings.Repeat("  ", depth-1) + strconv.Itoa(w.lists[depth-1]) + ". "
-			w.lists[depth-1]++
+			w.text([]byte(" | "))
 		}
 	case "tr":
 		w.cells = 0
@@ -446,39 +315,74 @@ func (w *textWriter) startLine(name []byte) {
 }
 
 func (w *textWriter) end(name []byte) {
-	if len(w.hidden) > 0 {
-		w.leaveHidden(name)
-		return
+	kind := layoutOf(name)
+	if w.hidden != "" {
+		_, optional := impliedEnd(w.hidden)
+		switch {
+		case w.depth > 0 && w.nests(name, kind):
+			w.depth--
+			return
+		case w.depth == 0 && string(name) == w.hidden:
+			w.hidden = ""
+			return
+		case w.depth > 0 || !optional || kind != line && kind != paragraph || string(name) == "p":
+			return
+		}
+		w.hidden = "" // by the end of what is around it
 	}
-	switch layoutOf(name) {
-	case line:
-		w.block(1)
-	case paragraph:
-		if string(name) == "pre" && w.pre {
-			w.endPre()
-		}
-		w.block(2)
-	case heading:
-		w.prefix = ""
-		w.block(2)
-	case list, special:
-		switch string(name) {
-		case "a":
-			w.closeLink()
-		case "ul", "ol":
-			if len(w.lists) > 0 {
-				w.lists = w.lists[:len(w.lists)-1]
-			}
-			w.block(2 - min(len(w.lists), 1))
-		}
-	case inline:
-		if w.inTitle && string(name) == "title" {
-			w.inTitle = false
+	switch string(name) {
+	case "a":
+		w.closeLink()
+	case "pre":
+		w.endPre()
+	case "ul", "ol":
+		if w.lists = w.lists[:max(len(w.lists)-1, 0)]; len(w.lists) == 0 {
+			kind = paragraph
 		}
 	}
+	if kind == paragraph {
+		w.prefix = "" // of a heading without words
+	}
+	w.block(kind)
+}
+
+// nests reports whether tags of this name open and close a level in the hidden
+// element: its own name, or, where its end tag may be left out, any block whose
+// may not.
+func (w *textWriter) nests(name []byte, kind layout) bool {
+	if _, optional := impliedEnd(w.hidden); !optional {
+		return string(name) == w.hidden
+	}
+	_, optional := impliedEnd(string(name))
+	return !optional && (kind == line || kind == paragraph)
+}
+
+// impliedEnd tells of an element whether its end tag may be left out, and which
+// start tags then end it (HTML Standard, 13.1.2.4). A paragraph ends at any block.
+func impliedEnd(name string) (by string, optional bool) {
+	switch name {
+	case "p":
+		by = "td th hr"
+	case "li":
+		by = "li"
+	case "dt", "dd":
+		by = "dt dd"
+	case "option", "optgroup":
+		by = "option optgroup"
+	case "td", "th":
+		by = "td th tr tbody tfoot"
+	case "tr":
+		by = "tr tbody tfoot"
+	case "thead", "tbody", "tfoot":
+		by = "tbody tfoot"
+	}
+	return by, by != ""
 }
 
 func (w *textWriter) endPre() {
+	if !w.pre {
+		return
+	}
 	w.pre = false
 	if n := len(w.out); n > 0 && w.out[n-1] != '\n' {
 		w.out = append(w.out, '\n')
@@ -488,102 +392,19 @@ func (w *textWriter) endPre() {
 
 func (w *textWriter) closeLink() {
 	if w.opened {
-		w.out = append(w.out, "]("...)
-		w.out = append(w.out, w.link...)
-		w.out = append(w.out, ')')
+		w.out = append(w.out, "]("+w.link+")"...)
 	}
-	w.link, w.opened = w.link[:0], false
+	w.link, w.opened = "", false
 }
 
 // setLink makes the target of a link absolute, so that it can be fetched as it
 // stands in the text. What is no page gives no link.
-func (w *textWriter) setLink(href []byte) {
-	href = bytes.TrimSpace(href)
-	if len(href) == 0 || href[0] == '#' || len(href) > 2000 {
+func (w *textWriter) setLink(href string) {
+	if href == "" || href[0] == '#' || len(href) > maxLink {
 		return
 	}
-	if plainRef(href) {
-		if href[0] == '/' {
-			w.link = append(append(w.link, w.origin...), href...)
-			return
-		}
-		if bytes.HasPrefix(href, []byte("http://")) || bytes.HasPrefix(href, []byte("https://")) {
-			w.link = append(w.link, href...)
-			return
-		}
-	}
-	if u, err := w.base.Resolve(strings.ReplaceAll(string(href), " ", "%20")); err == nil {
-		w.link = append(w.link, u.String()...)
-	}
-}
-
-// inRef are the characters of a reference that need no encoding.
-var inRef = func() (t [256]bool) {
-	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_~!$&*+,;=:?#./") {
-		t[c] = true
-	}
-	return t
-}()
-
-// plainRef reports whether a reference needs no encoding and has no empty or
-// dot segments but after its scheme.
-func plainRef(ref []byte) bool {
-	for i, c := range ref {
-		if !inRef[c] || i > 0 && ref[i-1] == '/' && (c == '.' || c == '/' && (i < 5 || i > 7 || ref[i-2] != ':')) {
-			return false
-		}
-	}
-	return true
-}
-
-// Elements whose end tag may be left out, and the start tags that end them then
-// (HTML Standard, 13.1.2.4).
-var impliedEnd = map[string]string{
-	"li": " li ", "dt": " dt dd ", "dd": " dt dd ", "option": " option optgroup ", "tr": " tr tbody tfoot ",
-	"td": " td th tr tbody tfoot ", "th": " td th tr tbody tfoot ",
-	"p": " address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6" +
-		" header hr main menu nav ol p pre search section table ul ",
-}
-
-// listings open a new level, in which such a start tag ends nothing outside.
-var listings = []string{"ul", "ol", "dl", "table", "select", "menu"}
-
-// endsHidden reports whether a start tag implies the end of the hidden element.
-func (w *textWriter) endsHidden(name []byte) bool {
-	ends, ok := impliedEnd[w.hidden[0]]
-	return ok && strings.Contains(ends, " "+string(name)+" ") &&
-		!slices.ContainsFunc(listings, func(s string) bool { return w.count[s] > 0 })
-}
-
-func (w *textWriter) enterHidden(name []byte, selfClosing bool) {
-	switch s := string(name); {
-	case layoutOf(name) == void, s == "br", s == "img", s == "hr", s == "base", s == "svg" && selfClosing:
-	default:
-		if w.count == nil {
-			w.count = map[string]int{}
-		} else if len(w.hidden) == 0 {
-			clear(w.count)
-		}
-		w.hidden = append(w.hidden, s)
-		w.count[s]++
-	}
-}
-
-func (w *textWriter) leaveHidden(name []byte) {
-	if w.count[string(name)] > 0 {
-		for {
-			last := w.hidden[len(w.hidden)-1]
-			w.hidden = w.hidden[:len(w.hidden)-1]
-			if w.count[last]--; last == string(name) {
-				return
-			}
-		}
-	}
-	// The end of an element around it ends one whose own end tag is optional.
-	// Otherwise browsers ignore an end tag that fits nothing, and so does this.
-	if _, ok := impliedEnd[w.hidden[0]]; ok && layoutOf(name) >= line && layoutOf(name) <= list && string(name) != "p" {
-		w.hidden = w.hidden[:0]
-		w.end(name)
+	if u, err := w.base.Resolve(strings.ReplaceAll(href, " ", "%20")); err == nil {
+		w.link = u.String()
 	}
 }
 
@@ -591,55 +412,27 @@ func (w *textWriter) leaveHidden(name []byte) {
 // not shown, transparent, without size, off the page, or in the colour of its
 // background.
 func hidingStyle(css string) bool {
-	var color, background string
-	var flat, clipped bool
-	for decl := range strings.SplitSeq(strings.ToLower(css), ";") {
-		prop, val, _ := strings.Cut(decl, ":")
-		val = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(val), "!important"))
-		num, isNum := leadingNumber(val)
-		switch strings.TrimSpace(prop) {
-		case "display":
-			if val == "none" {
-				return true
-			}
-		case "visibility", "content-visibility":
-			if val == "hidden" || val == "collapse" {
-				return true
-			}
-		case "opacity":
-			if isNum && num < 0.1 {
-				return true
-			}
-		case "font-size":
-			if isNum && num < 2 && (strings.HasSuffix(val, "px") || strings.HasSuffix(val, "pt") || num == 0) {
-				return true
-			}
-		case "text-indent", "left", "top", "right", "bottom", "margin-left", "margin-top":
-			if isNum && num <= -900 {
-				return true
-			}
-		case "clip":
-			if strings.HasPrefix(strings.ReplaceAll(val, " ", ""), "rect(0") {
-				return true
-			}
-		case "width", "height", "max-height", "max-width":
-			flat = flat || isNum && num <= 1 && !strings.HasSuffix(val, "em") && !strings.HasSuffix(val, "fr")
-		case "overflow", "overflow-y", "overflow-x":
-			clipped = clipped || val == "hidden" || val == "clip"
-		case "color":
-			color = val
-		case "background", "background-color":
-			background = val
-		}
+	style := map[string]string{}
+	for declaration := range strings.SplitSeq(strings.ToLower(css), ";") {
+		prop, val, _ := strings.Cut(declaration, ":")
+		style[strings.TrimSpace(prop)] = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(val), "!important"))
 	}
-	return flat && clipped || color == "transparent" || color != "" && color == background
-}
-
-func leadingNumber(s string) (float64, bool) {
-	end := 0
-	for end < len(s) && (s[end] >= '0' && s[end] <= '9' || s[end] == '.' || s[end] == '-' && end == 0) {
-		end++
+	is := func(values string, props ...string) bool {
+		return slices.ContainsFunc(props, func(p string) bool { return style[p] != "" && strings.Contains(values, " "+style[p]+" ") })
 	}
-	f, err := strconv.ParseFloat(s[:end], 64)
-	return f, err == nil
+	atMost := func(limit float64, props ...string) bool { // in pixels, or of zero in any unit
+		return slices.ContainsFunc(props, func(p string) bool {
+			number := strings.TrimRight(style[p], "abcdefghijklmnopqrstuvwxyz% ")
+			n, err := strconv.ParseFloat(number, 64)
+			unit := style[p][len(number):]
+			return err == nil && n <= limit && (n <= 0 || unit == "" || unit == "px" || unit == "pt")
+		})
+	}
+	color := style["color"]
+	return is(" none ", "display") || is(" hidden collapse ", "visibility", "content-visibility") ||
+		atMost(0.09, "opacity") || atMost(1.9, "font-size") ||
+		atMost(-900, "text-indent", "left", "top", "right", "bottom", "margin-left", "margin-top") ||
+		strings.HasPrefix(strings.ReplaceAll(style["clip"], " ", ""), "rect(0") ||
+		atMost(1, "width", "height", "max-width", "max-height") && is(" hidden clip ", "overflow", "overflow-x", "overflow-y") ||
+		color == "transparent" || color != "" && (color == style["background"] || color == style["background-color"])
 }

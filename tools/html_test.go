@@ -2,8 +2,10 @@ package tools
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/html"
 )
@@ -32,32 +34,29 @@ func samplePage() []byte {
 	return b.Bytes()
 }
 
-// BenchmarkHTML compares with a loop over the tokenizer that keeps all text.
+// BenchmarkHTML compares with a loop over the tokenizer that keeps all text, in
+// pairs: the metric is the median of the rates' ratios.
 func BenchmarkHTML(b *testing.B) {
-	page := samplePage()
-	b.Run("tokenizer", func(b *testing.B) {
-		b.SetBytes(int64(len(page)))
+	page, base := samplePage(), testURL(b, "https://example.com/")
+	b.SetBytes(2 * int64(len(page)))
+	var ratios []float64
+	for b.Loop() {
+		start := time.Now()
 		var out []byte
-		for b.Loop() {
-			z := html.NewTokenizer(bytes.NewReader(page))
-			out = nil
-			for tt := z.Next(); tt != html.ErrorToken; tt = z.Next() {
-				if tt == html.TextToken {
-					out = append(out, z.Text()...)
-				}
+		z := html.NewTokenizer(bytes.NewReader(page))
+		for tt := z.Next(); tt != html.ErrorToken; tt = z.Next() {
+			if tt == html.TextToken {
+				out = append(out, z.Text()...)
 			}
 		}
-		if len(out) == 0 {
-			b.Error("no text")
+		middle := time.Now()
+		if _, text := htmlText(page, base, 1<<30); len(text) == 0 || len(out) == 0 {
+			b.Fatal("no text")
 		}
-	})
-	b.Run("text", func(b *testing.B) {
-		base := testURL(b, "https://example.com/")
-		b.SetBytes(int64(len(page)))
-		for b.Loop() {
-			htmlText(page, base, 1<<30)
-		}
-	})
+		ratios = append(ratios, float64(middle.Sub(start))/float64(time.Since(middle)))
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "ratio")
 }
 
 func TestHTMLText(t *testing.T) {
@@ -70,7 +69,7 @@ func TestHTMLText(t *testing.T) {
 		{"headings", "<h1>A</h1><h3>B <em>c</em></h3>text", "# A\n\n### B c\n\ntext"},
 		{"empty heading", "<h1></h1>text", "text"},
 		{"list", "<ul><li>a<li>b<ul><li>c</ul></ul>d", "- a\n- b\n  - c\n\nd"},
-		{"numbered list", `<ol><li>a</li><li>b</li></ol><ol start="7"><li>c</ol>`, "1. a\n2. b\n\n7. c"},
+		{"numbered list", `<ol><li>a</li><li>b</li></ol><ol><li>c</ol>`, "1. a\n2. b\n\n1. c"},
 		{"table", "<table><tr><th>a<th>b<tr><td>1</td><td>2 3</td></tr></table>", "a | b\n1 | 2 3"},
 		{"preformatted", "<pre>a  b\n  c\n</pre>d", "```\na  b\n  c\n```\n\nd"},
 		{"rule", "a<hr>b", "a\n\n---\n\nb"},
@@ -78,6 +77,8 @@ func TestHTMLText(t *testing.T) {
 		{"link", `see <a href="https://other.test/x?a=1&amp;b=2">this page</a>.`, "see [this page](https://other.test/x?a=1&b=2)."},
 		{"relative links", `<a href="/a">1</a> <a href="b">2</a> <a href="../c">3</a> <a href="//h.test/d">4</a> <a href="?q">5</a>`,
 			"[1](https://example.com/a) [2](https://example.com/dir/b) [3](https://example.com/c) [4](https://h.test/d) [5](https://example.com/dir/page?q)"},
+		{"relative links upwards", `<a href="../../../../x">1</a> <a href="../y/./z">2</a> <a href="..">3</a> <a href=".">4</a> <a href="../#f">5</a> <a href="q:r">6</a>`,
+			"[1](https://example.com/x) [2](https://example.com/y/z) [3](https://example.com/) [4](https://example.com/dir/) [5](https://example.com/) 6"},
 		{"links to no page", `<a href="#x">1</a> <a href="javascript:alert(1)">2</a> <a href="data:,x">3</a> <a name=x>4</a> <a href="http://u@h.test/">5</a>`, "1 2 3 4 5"},
 		{"link in capitals without quotes", `<A CLASS=x HREF=/y>z</A>`, "[z](https://example.com/y)"},
 		{"link to encode", `<a href="/a b(c)">z</a>`, "[z](https://example.com/a%20b(c))"},
@@ -121,7 +122,7 @@ func TestHTMLText(t *testing.T) {
 
 func TestHTMLTitle(t *testing.T) {
 	title, text := htmlText([]byte("<title> A &amp; B\n</title><svg><title>no</title></svg><p>c<title>d</title>"), testURL(t, "https://h.test/"), 100)
-	if title != "A & B" || text != "cd" && text != "c" {
+	if title != "A & B" || text != "cd" {
 		t.Errorf("%q, %q", title, text)
 	}
 }
@@ -171,54 +172,6 @@ func FuzzHTMLText(f *testing.F) {
 		}
 		if len(page) > 1 {
 			htmlText(page, base, len(page)/2)
-		}
-	})
-}
-
-// The attributes read here are those that the tokenizer's own method reads.
-func FuzzNextAttribute(f *testing.F) {
-	for _, s := range []string{` a=b c='d' e="f" g`, `/a/b=/c`, ` =a==b`, ` a = "b"c`, ` a='b`, "\na\t=\r\nb", ` "a"='b'`, ` a=">"b`, ` a=b/`, ` a="`, "/"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		tag := "<x " + s + ">"
-		z := html.NewTokenizer(strings.NewReader(tag))
-		if tt := z.Next(); tt != html.StartTagToken && tt != html.SelfClosingTagToken || len(z.Raw()) != len(tag) {
-			return
-		}
-		want := map[string]string{}
-		for more := true; more; {
-			var key, val []byte
-			if key, val, more = z.TagAttr(); len(key) > 0 {
-				if _, twice := want[string(key)]; !twice {
-					want[string(key)] = string(val)
-				}
-			}
-		}
-		got := map[string]string{}
-		for rest := []byte(tag)[2:]; len(rest) > 1; {
-			var key, val []byte
-			if key, val, rest = nextAttribute(rest); len(key) > 0 {
-				lower := bytes.Clone(key)
-				for i, c := range lower {
-					if c >= 'A' && c <= 'Z' {
-						lower[i] |= 0x20
-					}
-				}
-				k := strings.ReplaceAll(string(lower), "\x00", "\ufffd")
-				if _, twice := got[k]; !twice {
-					got[k] = string(val)
-				}
-			}
-		}
-		for k, v := range want {
-			g, ok := got[k]
-			if strings.ContainsAny(v, "&\r\n\x00\ufffd") || strings.ContainsAny(g, "&\r\n\x00") {
-				g, v = "", "" // values are decoded later
-			}
-			if !ok || g != v {
-				t.Fatalf("%q: %q is %q, not %q", tag, k, g, v)
-			}
 		}
 	})
 }

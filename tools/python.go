@@ -27,7 +27,7 @@ var Python = Tool{
 	AcceptsSecrets: []string{"env"},
 	Assess:         assessPython,
 	Judge:          judgePython,
-	Run:            runPython,
+	Execute:        runPython,
 }
 
 const pythonName = "python_execute"
@@ -67,7 +67,7 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 		}
 	}
 	raise(!facts.Boxed, "it runs outside the sandbox")
-	raise(network, "it can reach the network")
+	raise(network, reachesNetwork)
 	raise(scan.processes, "the code starts other programs")
 	raise(scan.dynamic, "the code builds code when it runs")
 	raise(scan.outside || slices.ContainsFunc(scan.absolute, func(p string) bool {
@@ -120,8 +120,6 @@ const (
 	pyDeletion     = " rmtree unlink rmdir removedirs send2trash "
 	pyOutside      = " expanduser chdir fchdir chroot getpwuid getpwnam "
 )
-
-func within(list, name string) bool { return strings.Contains(list, " "+name+" ") }
 
 // scanPython looks at the names, imports and string literals of a script. A
 // name in a comment or a string counts for nothing; one in an f-string does.
@@ -200,7 +198,7 @@ func (s *pythonScan) tokens(code string, depth int) {
 			token = code[i:end]
 			i = end
 			state, from, module = s.statement(token, state, from, module, &osNames)
-			s.name(token, prev, before, osNames, state == pyNames && within(osNames, from))
+			s.name(token, prev, before, osNames, state == pyNames && listed(osNames, from))
 			before, prev = prev, token
 			continue
 		case c == '"' || c == '\'':
@@ -213,7 +211,7 @@ func (s *pythonScan) tokens(code string, depth int) {
 			open = max(open-1, 0)
 		case c == ';' || c == '\n' && open == 0:
 			state, from = pyPlain, ""
-		case c == '*' && state == pyNames && within(osNames, from):
+		case c == '*' && state == pyNames && listed(osNames, from):
 			s.dynamic = true
 		case c == ',' && state == pyPath:
 			state = pyModule
@@ -249,24 +247,24 @@ func (s *pythonScan) statement(token string, state pyState, from, module string,
 }
 
 func (s *pythonScan) module(root string) {
-	s.network = s.network || within(pyNetwork, root)
-	s.processes = s.processes || within(pyProcesses, root)
-	s.dynamic = s.dynamic || within(pyDynamic, root)
+	s.network = s.network || listed(pyNetwork, root)
+	s.processes = s.processes || listed(pyProcesses, root)
+	s.dynamic = s.dynamic || listed(pyDynamic, root)
 }
 
 // name looks at one name, with the two tokens before it.
 func (s *pythonScan) name(token, prev, before, osNames string, fromOS bool) {
 	dotted := prev == "."
-	ofOS := dotted && within(osNames, before) || fromOS
-	s.network = s.network || within(pyNetworkCalls, token)
-	s.processes = s.processes || within(pyProcessCalls, token) && !(dotted && before == "platform") || ofOS && token == "kill"
-	s.environment = s.environment || within(pyEnvironment, token)
-	s.deletion = s.deletion || within(pyDeletion, token) || ofOS && (token == "remove" || token == "truncate")
-	s.outside = s.outside || within(pyOutside, token) || dotted && token == "home" && strings.HasSuffix(before, "Path")
-	s.dynamic = s.dynamic || within(pyDynamicNames, token) ||
+	ofOS := dotted && listed(osNames, before) || fromOS
+	s.network = s.network || listed(pyNetworkCalls, token)
+	s.processes = s.processes || listed(pyProcessCalls, token) && !(dotted && before == "platform") || ofOS && token == "kill"
+	s.environment = s.environment || listed(pyEnvironment, token)
+	s.deletion = s.deletion || listed(pyDeletion, token) || ofOS && (token == "remove" || token == "truncate")
+	s.outside = s.outside || listed(pyOutside, token) || dotted && token == "home" && strings.HasSuffix(before, "Path")
+	s.dynamic = s.dynamic || listed(pyDynamicNames, token) ||
 		!dotted && (token == "eval" || token == "exec" || token == "compile") ||
 		dotted && before == "sys" && (token == "path" || token == "modules" || token == "meta_path" || token == "path_hooks") ||
-		prev == "(" && before == "getattr" && (within(osNames, token) || within(" sys builtins subprocess shutil socket ", token))
+		prev == "(" && before == "getattr" && (listed(osNames, token) || listed(" sys builtins subprocess shutil socket ", token))
 }
 
 // literal reads the string literal whose quote stands at code[i] and returns the

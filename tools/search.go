@@ -10,14 +10,16 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
 
-// Limits of one search.
+// Limits of one search or listing.
 const (
+	maxEntries    = 20000 // of one folder
 	searchEntries = 100000
 	searchDepth   = 64
 	searchFile    = 2 << 20   // bytes of a file that are looked at
@@ -26,67 +28,49 @@ const (
 	searchLine    = 200 // bytes of a line that are shown
 )
 
-// A query is what a search looks for.
+// A query is what a search looks for. A listing is a search for all names of one
+// folder.
 type query struct {
-	glob []string // of names, by component; nil: all
-	text []byte   // in lines; nil: names only
-	both bool     // names that hold text are hits too
+	list  bool
+	names *regexp.Regexp // of paths from the start; nil: all
+	text  []byte         // in lines; nil: names only
+	both  bool           // names that hold text are hits too
 }
 
-func newQuery(args Args) (query, error) {
+func newQuery(args Args) (q query, err error) {
 	pattern, text := args.String("pattern"), args.String("content")
-	var q query
-	if strings.ContainsAny(pattern, "*?") || text != "" && pattern != "" {
-		q.glob = strings.Split(strings.TrimPrefix(pattern, "./"), "/")
-		if len(q.glob) == 1 {
-			q.glob = []string{"**", q.glob[0]} // a name, in whatever folder
-		}
-		for _, g := range q.glob {
-			if _, err := path.Match(g, ""); err != nil {
-				return q, fmt.Errorf("the pattern %q is malformed", g)
-			}
-		}
-		if len(q.glob) > searchDepth {
-			return q, fmt.Errorf("the pattern has more than %d parts", searchDepth)
-		}
-	} else if text == "" {
-		text, q.both = pattern, true
-	}
-	if text != "" {
-		q.text = []byte(text)
-	} else if q.glob == nil {
+	switch {
+	case args.String("action") == "list":
+		q.list = true
+	case pattern == "" && text == "":
 		return q, fmt.Errorf("argument %q is missing", "pattern")
+	case len(pattern) > maxPath:
+		return q, fmt.Errorf("the pattern is longer than %d bytes", maxPath)
+	case pattern == "":
+		q.text = []byte(text)
+	case text == "" && !strings.ContainsAny(pattern, "*?"):
+		q.text, q.both = []byte(pattern), true
+	default:
+		q.text, q.names = []byte(text), globRegexp(pattern)
 	}
 	return q, nil
 }
 
-// matchGlob matches a path by components; "**" stands for any number of them.
-func matchGlob(glob, parts []string) bool {
-	// reach[i]: the first i components of glob match the parts read so far.
-	reach := make([]bool, len(glob)+1)
-	for n := -1; n < len(parts); n++ {
-		next := make([]bool, len(glob)+1)
-		if n < 0 {
-			next[0] = true
-		}
-		for i, g := range glob {
-			switch {
-			case g == "**":
-				next[i+1] = next[i] || n >= 0 && (reach[i+1] || reach[i])
-			case n >= 0 && reach[i]:
-				ok, _ := path.Match(g, parts[n])
-				next[i+1] = ok
-			}
-		}
-		reach = next
+// globRegexp reads a pattern in which * and ? stand for characters of one name
+// and ** for any number of folders. Without a slash it is that of a name in
+// whatever folder.
+func globRegexp(glob string) *regexp.Regexp {
+	if glob = strings.TrimPrefix(glob, "./"); !strings.Contains(glob, "/") {
+		glob = "**/" + glob
 	}
-	return reach[len(glob)]
+	form := strings.NewReplacer(`\*\*/`, `(?:.*/)?`, `/\*\*`, `(?:/.*)?`, `\*\*`, `.*`, `\*`, `[^/]*`, `\?`, `[^/]`)
+	return regexp.MustCompile(`(?s)^` + form.Replace(regexp.QuoteMeta(glob)) + `$`)
 }
 
 type searcher struct {
-	target *target
-	ctx    context.Context
 	query
+	target      *target
+	ctx         context.Context
 	skip, limit int
 
 	out                   strings.Builder
@@ -95,36 +79,30 @@ type searcher struct {
 	stopped               string // why the walk ended early
 }
 
-func (t *target) search(ctx context.Context, args Args) (Output, error) {
-	q, err := newQuery(args)
-	if err != nil {
-		return Output{}, err
-	}
+func (t *target) search(ctx context.Context, args Args) (out Output, err error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
-	s := &searcher{target: t, ctx: ctx, query: q, skip: int(args.Int("offset")), limit: 100}
-	if n := args.Int("limit"); n > 0 {
-		s.limit = int(min(n, 1000))
+	s := &searcher{target: t, ctx: ctx, skip: int(args.Int("offset")), limit: int(min(cmp.Or(args.Int("limit"), 200), 1000))}
+	if s.query, err = newQuery(args); err != nil {
+		return out, err
 	}
 	dir, err := descend(t.root, path.Dir(t.rel), false)
 	if err != nil {
-		return Output{}, err
+		return out, err
 	}
 	defer dir.Close()
-	if info, err := dir.Lstat(path.Base(t.rel)); t.rel != "." && err == nil && info.Mode().IsRegular() {
-		s.file(dir, path.Base(t.rel), path.Base(t.rel))
+	name := path.Base(t.rel)
+	if info, err := dir.Lstat(name); err == nil && info.Mode().IsRegular() && !s.list {
+		s.file(dir, name, name)
 	} else {
-		start, err := descend(t.root, t.rel, false)
+		start, err := openFolder(dir, name, false)
 		if err != nil {
-			return Output{}, err
+			return out, err
 		}
-		s.folder(start, "", nil)
-		start.Close()
+		defer start.Close()
+		s.folder(start, "", 0)
 	}
-	out := Output{Text: s.out.String()}
-	if out.Text == "" {
-		out.Text = fmt.Sprintf("(no hits among %d entries)", s.seen)
-	}
+	out.Text = cmp.Or(s.out.String(), fmt.Sprintf("(no hits among %d entries)", s.seen))
 	if s.protected > 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("%d protected entries are left out", s.protected))
 	}
@@ -134,70 +112,102 @@ func (t *target) search(ctx context.Context, args Args) (Output, error) {
 	return out, nil
 }
 
-// folder goes through dir, whose components from the start are parts and whose
-// path is prefix. It reports whether to go on.
-func (s *searcher) folder(dir *os.Root, prefix string, parts []string) bool {
-	entries, more, err := readFolder(dir, maxEntries)
+// folder goes through dir, whose path from the start is prefix, and reports
+// whether to go on.
+func (s *searcher) folder(dir *os.Root, prefix string, depth int) bool {
+	entries, err := s.readFolder(dir)
 	if err != nil {
+		s.stopped = fmt.Sprintf("a folder could not be read: %s", plainError(err))
+	}
+	if err != nil || depth == searchDepth {
 		return true
 	}
-	if more {
-		s.stopped = fmt.Sprintf("of %s only the first %d entries were read", showName(cmp.Or(prefix, ".")), maxEntries)
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
-		name := e.Name()
-		if name == ".git" {
+		if e.Name() == ".git" && !s.list {
 			continue
 		}
 		if s.seen++; s.seen > searchEntries || s.ctx.Err() != nil {
 			s.stopped = fmt.Sprintf("the search ended after %d entries: start it in a smaller folder", s.seen-1)
 			return false
 		}
-		if s.target.host.Protected(filepath.Join(s.target.path, filepath.FromSlash(prefix), name)) {
+		rel := path.Join(prefix, e.Name())
+		if s.target.host.Protected(filepath.Join(s.target.path, filepath.FromSlash(rel))) {
 			s.protected++
-			continue
-		}
-		at := append(slices.Clip(parts), name)
-		rel := path.Join(prefix, name)
-		named := s.glob == nil || matchGlob(s.glob, at)
-		if (s.text == nil && named || s.both && strings.Contains(name, string(s.text))) && !s.hit(rel, e.IsDir(), "") {
+		} else if !s.entry(dir, e, rel, depth) {
 			return false
-		}
-		switch {
-		case e.IsDir() && len(at) < searchDepth:
-			sub, err := openFolder(dir, name, false)
-			if err != nil {
-				continue
-			}
-			ok := s.folder(sub, rel, at)
-			sub.Close()
-			if !ok {
-				return false
-			}
-		case e.Type().IsRegular() && s.text != nil && named:
-			if !s.file(dir, name, rel) {
-				return false
-			}
 		}
 	}
 	return true
 }
 
+// readFolder reads at most maxEntries, by name.
+func (s *searcher) readFolder(dir *os.Root) ([]fs.DirEntry, error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(maxEntries)
+	if len(entries) == maxEntries {
+		s.stopped = fmt.Sprintf("of a folder only %d entries were read", maxEntries)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	if err == io.EOF {
+		err = nil
+	}
+	return entries, err
+}
+
+func (s *searcher) entry(dir *os.Root, e fs.DirEntry, rel string, depth int) bool {
+	named := s.names == nil || s.names.MatchString(rel)
+	if len(s.text) == 0 && named || s.both && strings.Contains(e.Name(), string(s.text)) {
+		if !s.hit(rel, s.kind(dir, e)) {
+			return false
+		}
+	}
+	switch {
+	case s.list:
+	case e.IsDir():
+		sub, err := openFolder(dir, e.Name(), false)
+		if err != nil {
+			break
+		}
+		defer sub.Close()
+		return s.folder(sub, rel, depth+1)
+	case len(s.text) > 0 && named && e.Type().IsRegular():
+		return s.file(dir, e.Name(), rel)
+	}
+	return true
+}
+
+// kind is what stands after a name.
+func (s *searcher) kind(dir *os.Root, e fs.DirEntry) string {
+	if e.IsDir() {
+		return "/"
+	}
+	info, err := dir.Lstat(e.Name())
+	switch {
+	case !s.list || err != nil:
+		return ""
+	case info.Mode()&fs.ModeSymlink != 0:
+		to, _ := dir.Readlink(e.Name())
+		return " -> " + showName(to)
+	case info.Mode().IsRegular():
+		return fmt.Sprintf("  %d", info.Size())
+	}
+	return "  (" + kindOf(info.Mode()) + ")"
+}
+
 // hit adds one line and reports whether there is room for more.
-func (s *searcher) hit(rel string, folder bool, line string) bool {
+func (s *searcher) hit(rel, rest string) bool {
 	if s.hits++; s.hits <= s.skip {
 		return true
 	}
 	if s.hits > s.skip+s.limit || s.out.Len() > maxRead {
-		s.stopped = fmt.Sprintf("there are more hits: search on with offset %d", s.hits-1)
+		s.stopped = fmt.Sprintf("there are more: go on with offset %d", s.hits-1)
 		return false
 	}
-	s.out.WriteString(showName(rel))
-	if folder {
-		s.out.WriteByte('/')
-	}
-	s.out.WriteString(line + "\n")
+	s.out.WriteString(showName(rel) + rest + "\n")
 	return true
 }
 
@@ -210,37 +220,25 @@ func (s *searcher) file(dir *os.Root, name, rel string) bool {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, searchFile))
 	if s.read += int64(len(data)); s.read > searchBytes {
-		s.stopped = "the search ended after 512 MiB: start it in a smaller folder"
+		s.stopped = fmt.Sprintf("the search ended after %d MiB: start it in a smaller folder", searchBytes>>20)
 		return false
 	}
-	if err != nil || bytes.IndexByte(data[:min(len(data), 8192)], 0) >= 0 {
+	if err != nil || !bytes.Contains(data, s.text) || bytes.IndexByte(data[:min(len(data), 8192)], 0) >= 0 {
 		return true
 	}
-	number, from := 1, 0
-	for {
-		i := bytes.Index(data[from:], s.text)
-		if i < 0 {
-			return true
-		}
-		at := from + i
-		start := bytes.LastIndexByte(data[:at], '\n') + 1
-		end := len(data)
-		if n := bytes.IndexByte(data[at:], '\n'); n >= 0 {
-			end = at + n
-		}
-		number += bytes.Count(data[min(from, start):start], []byte{'\n'})
-		if !s.hit(rel, false, fmt.Sprintf(":%d: %s", number, showLine(data[start:end], at-start))) {
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		if at := bytes.Index(line, s.text); at >= 0 && !s.hit(rel, fmt.Sprintf(":%d: %s", number, showLine(line, at))) {
 			return false
 		}
-		if from = end + 1; from > len(data) {
-			return true
-		}
-		number++
 	}
+	return true
 }
 
 // showLine returns the part of a line around a hit.
 func showLine(line []byte, at int) string {
+	line = bytes.TrimRight(line, "\r\n")
 	start := max(0, min(at-searchLine/4, len(line)-searchLine))
 	end := min(len(line), start+searchLine)
 	for start > 0 && start < at && !utf8.RuneStart(line[start]) {

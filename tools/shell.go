@@ -28,7 +28,7 @@ var Shell = Tool{
 	AcceptsSecrets: []string{"command", "env"},
 	Assess:         assessShell,
 	Judge:          judgeShell,
-	Run:            runShell,
+	Execute:        runShell,
 }
 
 func assessShell(args Args) (Plan, error) {
@@ -52,7 +52,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	network := a.network || args.Bool("network")
 	j := Judgement{
 		Risk: Sensitive, Widest: Always, Opaque: a.opaque,
-		Warnings: slices.Clone(a.warnings), NotCovered: a.uncertain,
+		Warnings: slices.Clone(a.warnings),
 		Commands: a.commands, Argv: a.argv,
 	}
 	j.reach(facts, network)
@@ -85,7 +85,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		j.Why = append(j.Why, "it runs outside the sandbox")
 	}
 	if network {
-		j.Why = append(j.Why, "it can reach the network")
+		j.Why = append(j.Why, reachesNetwork)
 	}
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
@@ -97,6 +97,8 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	return j
 }
 
+const reachesNetwork = "it can reach the network and what listens on this machine"
+
 // reach fills in what follows from where code runs and whether it can have the
 // network, alike for the shell and for Python.
 func (j *Judgement) reach(facts Facts, network bool) {
@@ -106,7 +108,7 @@ func (j *Judgement) reach(facts Facts, network bool) {
 		j.Egress = Egress{Kind: EgressNone}
 	}
 	j.Sends, j.ReadsUntrusted = open, open
-	j.ReadsPrivate = !facts.Boxed || len(facts.Roots) > 1
+	j.ReadsPrivate = !facts.Boxed || facts.MoreShown || len(facts.Roots) > 1
 	j.ChangesOutside = open
 }
 
@@ -134,6 +136,10 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			j.Writes = append(j.Writes, w.name)
 		}
 		f, known := facts.Paths[w.name]
+		via := facts.Paths[w.via]
+		if w.via != "" && !(via.Dir && (via.Resolved == path.Join(facts.Workspace, w.via) || via.Resolved == path.Clean(w.via))) && j.NotCovered == "" {
+			j.NotCovered = fmt.Sprintf("it writes %q, which goes back from a folder that may be a link", w.name)
+		}
 		switch {
 		case w.any:
 			if j.NotCovered == "" {
@@ -155,6 +161,11 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			}
 		}
 	}
+	for _, name := range a.touched {
+		if f, known := facts.Paths[name]; known && f.Place == Protected && !kernelPath(f.Resolved) {
+			j.Refuse = fmt.Sprintf("%q belongs to picket", name)
+		}
+	}
 	if a.loose != "" && !facts.Boxed && j.NotCovered == "" {
 		j.NotCovered = a.loose // the sandbox would hold it inside the writable folders
 	}
@@ -166,8 +177,11 @@ func (j *Judgement) warn(w string) {
 	}
 }
 
+// kernelPath: such a path is no file of anybody's. It is not looked up, since the
+// gate refuses what is; a write to it is covered by nothing.
 func kernelPath(p string) bool {
-	return strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/")
+	p += "/"
+	return strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/") || strings.HasPrefix(p, "/run/user/")
 }
 
 // systemDirs hold the programs that belong to the machine.
@@ -209,14 +223,14 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 			return // nothing that a call can change
 		}
 		j.Bound = append(j.Bound, fmt.Sprintf("program %s %s", p, f.Digest))
+		if c.download {
+			j.warn("runs a file in a line that also downloads: " + c.word)
+		}
 		if c.script {
 			return // its interpreter has the target
 		}
 		t.Key = "shell:" + p
 		limit("the program file can be changed by what runs here")
-		if c.download {
-			j.warn(fmt.Sprintf("runs a file in a line that also downloads: %s", c.word))
-		}
 	case c.through || c.script:
 		return
 	case qualified:
@@ -237,7 +251,7 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 // oneLine makes a text fit a summary: line breaks shown as such, bounded.
 func oneLine(s string) string {
 	const most = 400
-	s = strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(s)
+	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
 	if len(s) > most {
 		s = fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
 	}

@@ -11,7 +11,7 @@ import (
 // /extra, the owner's home /home/u, picket's data in /data, every bare program in
 // /usr/bin, and in the workspace what wsFiles lists.
 var wsFiles = map[string]bool{ // true: a folder
-	"/ws": true, "/ws/sub": true, "/ws/src": true, "/ws/frontend": true, "/ws/build": true, "/ws/job.py": false, "/ws/x.sh": false, "/ws/cat": false,
+	"/ws": true, "/ws/sub": true, "/etc": true, "/ws/src": true, "/ws/frontend": true, "/ws/build": true, "/ws/job.py": false, "/ws/x.sh": false, "/ws/cat": false,
 	"/ws/sub/tool": false, "/ws/bin/git": false,
 }
 
@@ -59,6 +59,9 @@ func pathFact(name string, boxed bool) PathFact {
 		p = "/ws/" + p
 	}
 	p = path.Clean(p)
+	if p == "/ws/link" { // a link that leads out
+		p = "/etc"
+	}
 	f := PathFact{Resolved: p, Place: Outside}
 	under := func(dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 	switch {
@@ -94,11 +97,11 @@ func judgeRaw(t testing.TB, tool *Tool, raw []byte, boxed bool) Judgement {
 	t.Helper()
 	args, err := tool.Parse(raw)
 	if err != nil {
-		t.Fatalf("%s: %v", raw, err)
+		t.Fatalf("%.300s: %v", raw, err)
 	}
 	plan, err := tool.Assess(args)
 	if err != nil {
-		t.Fatalf("%s: %v", raw, err)
+		t.Fatalf("%.300s: %v", raw, err)
 	}
 	return tool.Judge(args, plan, factsFor(plan, boxed))
 }

@@ -23,13 +23,15 @@ const (
 		"--no-stat --log? --allow-unrelated-histories --verbose --quiet --signoff --autostash --no-autostash --no-verify --no-rerere-autoupdate --into-name: "
 )
 
+type gitCommand struct{ names, flags, opts string }
+
 // gitCommands are the sub-commands that are understood. Flags: n uses the
 // network, w writes the repository, c changes its configuration, ! runs programs
 // by design.
-var gitCommands = []struct{ names, flags, opts string }{
+var gitCommands = []gitCommand{
 	{"status", "", "sbvz u? --short --branch --porcelain? --long --verbose --untracked-files? --ignored? --show-stash --no-renames --find-renames? --ahead-behind --no-ahead-behind --column? --no-column --ignore-submodules?"},
 	{"diff diff-tree diff-index diff-files range-diff", "", gitDiff + "rmcv --root --no-commit-id --stdin --cc --no-dual-color --creation-factor: --base --ours --theirs"},
-	{"log show rev-list whatchanged", "", gitLog + "--follow"},
+	{"log show rev-list", "", gitLog + "--follow"},
 	{"shortlog", "", "nsec w? --numbered --summary --email --no-merges --all --since: --until: --author: --group: --format: --committer --first-parent"},
 	{"blame annotate", "", "wlesfnptcb L: C? M? S: --since: --date: --porcelain --line-porcelain --show-email --show-name --show-number --root --incremental --abbrev? --ignore-rev: --ignore-revs-file: --first-parent --color-lines --color-by-age --reverse"},
 	{"grep", "", "#ivnlLcwhHoFGEPpWzraIq A: B: C: e: f: m: --line-number --ignore-case --files-with-matches --files-without-match --name-only --count --word-regexp --cached --untracked --no-index --and --or --not --all-match --heading --break --show-function --function-context --fixed-strings --extended-regexp --perl-regexp --basic-regexp --max-depth: --max-count: --only-matching --column --color? --no-color --recurse-submodules --text --exclude-standard --no-exclude-standard --full-name --invert-match --quiet --threads: --null --context: --after-context: --before-context: O! --open-files-in-pager! --textconv!"},
@@ -37,8 +39,8 @@ var gitCommands = []struct{ names, flags, opts string }{
 	{"ls-tree", "", "drtlz --name-only --name-status --full-name --full-tree --long --abbrev? --format: --object-only"},
 	{"cat-file", "", "tsep --batch? --batch-check? --batch-all-objects --unordered --buffer --filters! --textconv!"},
 	{"rev-parse", "", "q --short? --abbrev-ref? --verify --show-toplevel --git-dir --absolute-git-dir --git-common-dir --git-path --show-prefix --show-cdup --show-superproject-working-tree --is-inside-work-tree --is-inside-git-dir --is-bare-repository --is-shallow-repository --symbolic --symbolic-full-name --quiet --all --branches? --tags? --remotes? --revs-only --no-revs --flags --no-flags --sq --default: --not --disambiguate: --show-object-format"},
-	{"merge-base name-rev show-ref show-branch cherry for-each-ref check-ignore check-attr count-objects var version verify-commit verify-tag ls-remote describe check-ref-format merge-tree patch-id stripspace fsck diff-pairs", "",
-		"avqnzshtldH o: --all --is-ancestor --octopus --independent --fork-point --tags --heads --branches --refs --always --name-only --verify --hash? --format: --sort: --count: --merged? --no-merged? --contains? --no-contains? --points-at: --ignore-case --verbose --non-matching --no-index --stdin --cached --human-readable --quiet --symref --get-url --exit-code --long --dirty? --broken? --abbrev: --match: --exclude: --exact-match --candidates: --first-parent --full --strict --unreachable --lost-found --no-reflogs --no-dangling --progress --connectivity-only --branch --normalize --upload-pack! --exec! --shell! --tcl! --perl! --python!"},
+	{"merge-base name-rev show-ref show-branch cherry for-each-ref check-ignore check-attr count-objects var version verify-commit verify-tag ls-remote describe check-ref-format merge-tree patch-id stripspace fsck", "",
+		"avqnzshtldH o: --all --is-ancestor --octopus --independent --fork-point --tags --heads --branches --refs --always --name-only --verify --hash? --format: --sort: --count: --merged? --no-merged? --contains? --no-contains? --points-at: --ignore-case --verbose --non-matching --no-index --stdin --cached --human-readable --quiet --symref --get-url --exit-code --long --dirty? --broken? --abbrev: --match: --exclude: --exact-match --candidates: --first-parent --full --strict --unreachable --lost-found --no-reflogs --no-dangling --progress --connectivity-only --branch --normalize --upload-pack! --exec!"},
 	{"add stage", "w", "AunvfpieN --all --update --dry-run --verbose --force --patch --interactive --intent-to-add --refresh --ignore-errors --no-all --chmod: --renormalize --pathspec-from-file: --sparse"},
 	{"rm", "w", "rfnq --cached --force --dry-run --quiet --ignore-unmatch --sparse"},
 	{"mv", "w", "fknv --force --dry-run --verbose"},
@@ -75,7 +77,7 @@ var gitCommands = []struct{ names, flags, opts string }{
 }
 
 // gitGlobal are the options before the sub-command.
-const gitGlobal = "+ Ph C: c= p! --no-pager --no-replace-objects --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs --no-advice --version --help --html-path " +
+const gitGlobal = "+ Ph C= c= p! --no-pager --no-replace-objects --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs --no-advice --version --help --html-path " +
 	"--man-path --git-dir! --work-tree! --namespace! --bare! --paginate! --exec-path! --config-env! --super-prefix! --list-cmds: --attr-source:"
 
 // gitPlainSettings are the keys that -c may set without a program being named.
@@ -93,7 +95,7 @@ func gitPlainSetting(kv Word) bool {
 		return true
 	}
 	section, _, _ := strings.Cut(key, ".")
-	return strings.Contains(gitPlainSettings, " "+key+" ") || strings.Contains(gitPlainSettings, " "+section+". ")
+	return listed(gitPlainSettings, key) || listed(gitPlainSettings, section+".")
 }
 
 func readGit(a *analysis, c *command, o *options) {
@@ -104,6 +106,9 @@ func readGit(a *analysis, c *command, o *options) {
 	config := false // -c with settings that name no program
 	exec := g.bad != "" || g.unknown != "" || g.loose
 	for _, s := range g.seen {
+		if s.name == "-C" {
+			continue
+		}
 		if config = true; !gitPlainSetting(s.val) {
 			exec = true
 			g.bad = "-c"
@@ -113,15 +118,12 @@ func readGit(a *analysis, c *command, o *options) {
 		a.warn("git " + g.bad + " can make it run or load something else")
 	}
 	sub := g.firm()
-	at := slices.IndexFunc(gitCommands, func(e struct{ names, flags, opts string }) bool {
-		return sub != "" && strings.Contains(" "+e.names+" ", " "+sub+" ")
-	})
-	if at < 0 {
+	e := gitIndex[sub]
+	if e == nil {
 		c.limit("its sub-command is not known: it may be an alias or another program")
 		a.notGit = true
 		return
 	}
-	e := gitCommands[at]
 	s := readOptions(e.opts, g.operands[1:])
 	flags := e.flags + gitEffects(a, sub, s)
 	if strings.Contains(flags, "!") || s.bad != "" {
@@ -133,7 +135,8 @@ func readGit(a *analysis, c *command, o *options) {
 		c.limit("this form of it can run something else or write elsewhere")
 	}
 	if strings.Contains(flags, "n") {
-		a.network, a.downloads = true, true
+		a.network = true
+		a.downloads = a.downloads || sub == "clone" || sub == "submodule"
 	}
 	if strings.Contains(flags, "c") {
 		a.warn("changes the repository's configuration")
@@ -141,17 +144,18 @@ func readGit(a *analysis, c *command, o *options) {
 	}
 	a.gitWrite = a.gitWrite || strings.Contains(flags, "w")
 	a.notGit = a.notGit || exec
-	base := *c.cwd
-	for _, v := range c.words[1:] { // paths are relative to -C
-		if v.Const && v.Text == "-C" && len(g.operands) < len(c.words)-1 {
-			base.at = []folder{{any: true}}
-		}
-		if v.Const && v.Text == sub {
-			break
-		}
+	if slices.ContainsFunc(g.seen, func(o option) bool { return o.name == "-C" }) {
+		c.cwd = &cwd{[]folder{{any: true}}} // paths are relative to it
 	}
-	c.cwd = &base
 	o.seen, o.operands = s.seen, nil
+	made := map[string]int{"clone": 1, "init": 0, "worktree add": 1, "bundle create": 1}
+	n, ok := made[sub]
+	if !ok {
+		n, ok = made[sub+" "+s.firm()]
+	}
+	if ok && len(s.operands) > n {
+		a.writeWord(s.operands[n], c.cwd)
+	}
 }
 
 // gitEffects says what a sub-command does beside what its flags in the table say.
@@ -164,24 +168,12 @@ func gitEffects(a *analysis, sub string, s *options) string {
 			s.bad = "::"
 		}
 	}
-	is := func(list string) bool { return first != "" && strings.Contains(" "+list+" ", " "+first+" ") }
+	is := func(list string) bool { return first != "" && listed(" "+list+" ", first) }
 	switch sub {
 	case "ls-remote":
 		return "n"
 	case "push":
-		force := s.has("-f", "-d", "--force", "--force-with-lease", "--force-if-includes", "--delete", "--mirror", "--prune")
-		for _, w := range s.operands {
-			force = force || strings.HasPrefix(w.Text+w.Prefix, "+") || strings.HasPrefix(w.Text+w.Prefix, ":")
-		}
-		switch {
-		case force:
-			a.warn("git push that rewrites or deletes what is there (force)")
-		case s.loose || s.unknown != "":
-			a.warn("git push with words that may force it")
-		}
-		if s.has("-u", "--set-upstream") {
-			return "c"
-		}
+		return gitPush(a, s)
 	case "fetch", "pull":
 		if s.has("--set-upstream") {
 			return "c"
@@ -199,7 +191,7 @@ func gitEffects(a *analysis, sub string, s *options) string {
 			a.warn("git clean deletes files")
 		}
 	case "reflog", "gc", "prune":
-		if sub == "reflog" && is("expire delete drop") || strings.Contains(strings.Join(names(s), " "), "--prune") || sub == "prune" {
+		if sub == "reflog" && is("expire delete drop") || s.has("--prune") || sub == "prune" {
 			a.warn("changes a log or a history")
 		}
 	case "stash":
@@ -237,18 +229,25 @@ func gitEffects(a *analysis, sub string, s *options) string {
 			s.has("--unset", "--unset-all", "--add", "--replace-all") {
 			return "c"
 		}
-	case "init":
-		return "w"
 	}
 	return ""
 }
 
-func names(o *options) []string {
-	list := make([]string, len(o.seen))
-	for i := range o.seen {
-		list[i] = o.seen[i].name
+func gitPush(a *analysis, s *options) string {
+	force := s.has("-f", "-d", "--force", "--force-with-lease", "--force-if-includes", "--delete", "--mirror", "--prune")
+	for _, w := range s.operands {
+		force = force || strings.HasPrefix(w.Text+w.Prefix, "+") || strings.HasPrefix(w.Text+w.Prefix, ":")
 	}
-	return list
+	switch {
+	case force:
+		a.warn("git push that rewrites or deletes what is there (force)")
+	case s.loose || s.unknown != "":
+		a.warn("git push with words that may force it")
+	}
+	if s.has("-u", "--set-upstream") {
+		return "c"
+	}
+	return ""
 }
 
 // gitAccess says whether the line may have the repository writable, and its

@@ -52,8 +52,8 @@ type programEntry struct {
 func programTable() []programEntry {
 	return []programEntry{
 		// Shells and interpreters.
-		{"sh dash bash ash", program{opts: "+ abefhiklmnprtuvxBCEHPD o: O: c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
-		{"zsh ksh mksh oksh yash fish csh tcsh rbash rsh elvish nu xonsh", program{opts: "+ efiklnvxu o: c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"sh dash bash ash", program{opts: "+ efilmnuvxbC o= c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"zsh ksh mksh oksh yash fish csh tcsh rbash rsh elvish nu xonsh", program{opts: "+ efilnvxu o= c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
 		{"python pypy", program{opts: "+ bBdEhiIOPqRsSuvVx W: X: c. m. --version --help", code: givenCode, stdin: true, read: readInterpreter}},
 		{"perl", program{opts: "+ acnplsStTuUvwWX e. E. i? I: M? m? 0? F? C? D? x? l? --version", code: givenCode, stdin: true, read: readInterpreter}},
 		{"node nodejs", program{opts: "+ e. p. c r: i v h C: --eval. --print. -pe. --check --require: --import: --test --watch --no-warnings --loader: --experimental-strip-types --input-type: --version", code: givenCode, stdin: true, read: readInterpreter}},
@@ -69,7 +69,7 @@ func programTable() []programEntry {
 		{"gem bundle bundler rake composer cpan cpanm luarocks opam stack cabal mix rebar3 hex leiningen lein", program{code: workCode, net: " install update add require fetch push deps.get outdated search build create-project "}},
 		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen",
 			program{code: workCode, net: " dependency:resolve "}},
-		{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -std: -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -m* -fplugin*! -fuse-ld*! -fpass-plugin*! -f* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps* -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -Xlinker! -Xclang! -T! -load! -iplugindir*! -no-canonical-prefixes", strict: true}},
+		{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -march=* -mtune=* -mcpu=* -m32 -m64 -msse* -mavx* -fPIC -fpic -fPIE -fpie -fno-* -fsanitize=* -fstack-protector* -fvisibility=* -fopenmp -fomit-frame-pointer -ffast-math -fcommon -fdiagnostics-color* -fprofile-arcs -ftest-coverage -flto -fwrapv -fexceptions -fmax-errors=* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -fplugin*! -fuse-ld*! -fmodule-mapper*! -Xlinker! -Xclang! -T! -load! -iplugindir*!", strict: true}},
 		{"ld ld.bfd ld.gold ld.lld lld gold as collect2", program{code: startsAny}},
 		{"ar nm ranlib strip objdump objcopy size readelf addr2line", program{opts: "abcdDeghilnpPqrsStTuvwWxX A f: j: M: --version --demangle? --defined-only --extern-only --undefined-only --dynamic --size-sort --numeric-sort --strip-all --strip-debug --plugin! o> --disassemble? --syms --headers --section:", strict: true}},
 		{"go", program{read: readGo}},
@@ -104,7 +104,7 @@ func programTable() []programEntry {
 		{"ssh autossh mosh", program{opts: "+ 1246AaCfGgKkMNnqsTtVvXxY b: c: D: e: i: J: L: l: m: O: p: Q: R: W: w: B: o= F! E> S! I!", strict: true, code: startsAny, net: "*", read: readSSH}},
 		{"scp", program{opts: "346BCpqrTvAR c: i: l: P: J: X: o= F! S! D!", strict: true, net: "*", writes: 'l', read: readSSH}},
 		{"rsync", program{opts: "avzhnPrlptgoDuxcHAXSqiRWIyCFmLKkOJEdb0 f: T: B: M! e! --archive --verbose --delete --delete-after --delete-before --delete-excluded --exclude: --include: --filter: --exclude-from: --include-from: --files-from: --dry-run --progress --partial --stats --human-readable --checksum --compress --update --ignore-existing --existing --recursive --links --perms --times --owner --group --size-only --bwlimit: --timeout: --max-size: --min-size: --itemize-changes --info: --mkpath --inplace --relative --no-owner --no-group --no-perms --numeric-ids --chmod: --rsh! --rsync-path! --daemon! --config! --log-file> --backup-dir> --partial-dir> --temp-dir> --write-batch> --only-write-batch> --remote-option!", strict: true, writes: 'l', read: readRsync}},
-		{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O D> c> T: w= x! K! E: t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name --remote-name-all --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
+		{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O D> c> T: w= x! K! t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name --remote-name-all --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
 		{"wget wget2", program{opts: "qvcNrlkpLHxnSbdV46 # t: O> o> a> P> T: w: Q: l: A: R: D: I: X: U: i: B: e! --quiet --no-verbose --verbose --continue --recursive --level: --no-parent --timestamping --convert-links --page-requisites --mirror --spider --server-response --tries: --timeout: --wait: --random-wait --limit-rate: --user-agent: --header: --method: --body-data: --post-data: --post-file: --user: --password: --no-check-certificate --no-clobber --show-progress --progress: --output-document> --output-file> --append-output> --directory-prefix> --no-directories --no-host-directories --cut-dirs: --accept: --reject: --max-redirect: --input-file: --content-disposition --version --execute! --use-askpass! --config! --ca-certificate: --save-cookies> --warc-file> --rejected-log> --hsts-file> --load-cookies:", strict: true, net: "*"}},
 		{"find gfind", program{read: readFind}},
 		{"sed gsed", program{opts: "nErsuz l: e= f= i? --expression= --file= --quiet --silent --regexp-extended --null-data --separate --unbuffered --line-length: --posix --debug --sandbox --follow-symlinks --in-place? --version --help", strict: true, read: readSed}},
@@ -121,7 +121,6 @@ func programTable() []programEntry {
 		{"diff3 sdiff", program{opts: "aAeEixXmTlsbBWdtw L: I: o> w: --strip-trailing-cr --text --merge --suppress-common-lines --width: --diff-program!", strict: true}},
 		{"openssl", program{opts: "-in: -out> -hex -base64 -binary -sha1 -sha224 -sha256 -sha384 -sha512 -md5 -noout -text -subject -issuer -dates -enddate -startdate -fingerprint -serial -modulus -pubkey -pubin -pubout -inform: -outform: -e -d -a -A -aes-256-cbc -pbkdf2 -iter: -salt -k: -pass: -passin: -passout: -x509 -new -newkey: -nodes -keyout> -days: -subj: -key: -req -CA: -CAkey: -CAcreateserial -connect: -servername: -showcerts -verify: -signature: -sign: -r -rand: -engine! -provider! -provider-path! -config! -conf!", strict: true, net: " s_client s_server s_time ocsp "}},
 		{"install ginstall", program{opts: "bcCdDpsTvZ g: m: o: t> S: --directory --mode: --owner: --group: --target-directory> --backup? --suffix: --compare --preserve-timestamps --no-target-directory --verbose --strip --strip-program!", strict: true, writes: 'l'}},
-		{"gofmt goimports gofumpt clang-format black ruff prettier rustfmt isort yapf autopep8", program{}},
 
 		// Programs that write what they name.
 		{"cp gcp ln gln", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
@@ -131,9 +130,10 @@ func programTable() []programEntry {
 		{"touch mkdir mkfifo truncate", program{opts: "acmhpvZo d: r: t: s: m: --parents --verbose --mode: --date: --reference: --size: --no-create --time:", writes: 'a'}},
 		{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
 		{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLP R^ h --recursive^ --changes --quiet --silent --verbose --reference: --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
+		{"unzip", program{opts: "aClLjnoptuvqZ d> x: P: O: I:"}},
 		{"dd gdd", program{read: readDD}},
 		{"uniq xxd", program{opts: "#cdDiuzpbErapC f: s: w: l: o: g: c: --count --repeated --unique --ignore-case --skip-fields: --skip-chars: --check-chars: --all-repeated? --group? --zero-terminated", writes: '2'}},
-		{"shuf jq yq unzip gunzip gzip bzip2 xz zstd 7z 7za base64 iconv", program{opts: "#e n: o> d^ --output>", writes: 0}},
+		{"shuf", program{opts: "#e n: o> i: r z --output> --input-range: --head-count: --random-source: --repeat"}},
 
 		// The network, and what every use of must be seen.
 		{"ping ping6 dig nslookup host whois traceroute traceroute6 tracepath mtr arping ftp tftp aws gcloud gsutil az doctl fly flyctl vercel netlify wrangler s3cmd http https xh httpie aria2c axel youtube-dl yt-dlp speedtest iperf iperf3 rdate ntpdate ssh-copy-id ssh-keyscan rcp rlogin finger grpcurl hey ab wrk siege", program{net: "*"}},
@@ -154,6 +154,7 @@ func programTable() []programEntry {
 var (
 	programOnce  sync.Once
 	programIndex map[string]*program
+	gitIndex     map[string]*gitCommand
 )
 
 func loadPrograms() {
@@ -164,6 +165,12 @@ func loadPrograms() {
 			if programIndex[name] == nil {
 				programIndex[name] = &table[i].program
 			}
+		}
+	}
+	gitIndex = make(map[string]*gitCommand, 120)
+	for i := range gitCommands {
+		for name := range strings.FieldsSeq(gitCommands[i].names) {
+			gitIndex[name] = &gitCommands[i]
 		}
 	}
 }
@@ -179,7 +186,8 @@ func lookupProgram(name string) *program {
 	if p := m[strings.TrimRight(name, "0123456789.-")]; p != nil {
 		return p
 	}
-	name = strings.TrimSuffix(name, ".exe")
+	// Some file systems take names without regard to case.
+	name = strings.TrimSuffix(strings.ToLower(name), ".exe")
 	if strings.HasPrefix(name, "mkfs.") {
 		return m["mkfs"]
 	}
@@ -216,46 +224,84 @@ func (o *options) firm() string {
 	return ""
 }
 
-// mark finds an option in a table's opts; ok is false if it is not there.
-func optionMark(opts, name string, short bool) (mark byte, ok bool) {
-	for field := range strings.FieldsSeq(opts) {
-		dash := field[0] == '-'
-		switch {
-		case short && !dash:
-			for i := 0; i < len(field); i++ {
-				if field[i] == name[0] || field[i] == '#' && name[0] >= '0' && name[0] <= '9' {
-					if i+1 < len(field) && strings.IndexByte(marks, field[i+1]) >= 0 {
-						mark = field[i+1]
-					}
-					ok = true // a later field may say more: "f^" after a cluster
-				}
-			}
-		case !short && dash:
-			end := field[len(field)-1]
-			if strings.IndexByte(marks, end) >= 0 {
-				field = field[:len(field)-1]
-			} else {
-				end = 0
-			}
-			if stem, wild := strings.CutSuffix(field, "*"); wild && strings.HasPrefix(name, stem) || field == name {
-				return end, true
-			}
-		}
-	}
-	return mark, ok
+// An optionTable is the opts of a program, taken apart at its first use.
+type optionTable struct {
+	short        [128]byte // the mark of each, '*' without one, 0 if it is not listed
+	long         map[string]byte
+	wild         []string // stems of those that end in '*'
+	single, stop bool
 }
 
 const marks = ":?>=^.!%"
 
+var optionTables sync.Map // by opts
+
+func optionsOf(opts string) *optionTable {
+	if t, ok := optionTables.Load(opts); ok {
+		return t.(*optionTable)
+	}
+	t := &optionTable{long: map[string]byte{}, single: strings.HasPrefix(opts, "-"), stop: strings.HasPrefix(opts, "+")}
+	for field := range strings.FieldsSeq(opts) {
+		mark := byte('*')
+		if end := field[len(field)-1]; strings.IndexByte(marks, end) >= 0 && len(field) > 1 {
+			mark = end
+		}
+		if field[0] == '-' {
+			name := strings.TrimRight(field, marks)
+			if stem, wild := strings.CutSuffix(name, "*"); wild {
+				name = stem
+				t.wild = append(t.wild, stem)
+			}
+			t.long[name] = mark
+			continue
+		}
+		for i := 0; i < len(field); i++ { // a later field may say more of an option
+			mark := byte('*')
+			if i+1 < len(field) && strings.IndexByte(marks, field[i+1]) >= 0 {
+				mark = field[i+1]
+			}
+			switch c := field[i]; {
+			case c == '#':
+				for d := '0'; d <= '9'; d++ {
+					t.short[d] = mark
+				}
+			case c < 128:
+				t.short[c] = mark
+			}
+			if mark != '*' {
+				i++
+			}
+		}
+	}
+	optionTables.Store(opts, t)
+	return t
+}
+
+// word finds an option that is a word, 0 if it is not listed.
+func (t *optionTable) word(name string) byte {
+	if mark := t.long[name]; mark != 0 {
+		return mark
+	}
+	for _, stem := range t.wild {
+		if strings.HasPrefix(name, stem) {
+			return t.long[stem]
+		}
+	}
+	return 0
+}
+
 // readOptions reads an argument list by a table.
 func readOptions(opts string, words []Word) *options {
 	o := &options{}
-	single := strings.HasPrefix(opts, "-")
-	stop := strings.HasPrefix(opts, "+")
+	t := optionsOf(opts)
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		text := w.Text
-		if !w.Const {
+		switch {
+		case w.Const:
+		case w.number: // it can be "-5", but that starts nothing
+			text = "0"
+		default:
 			text = w.Prefix
 		}
 		if w.Const && text == "--" {
@@ -266,17 +312,17 @@ func readOptions(opts string, words []Word) *options {
 			if !w.Const && text == "" {
 				o.loose = true
 			}
-			if stop {
+			if t.stop {
 				o.operands = words[i:]
 				return o
 			}
 			o.operands = append(o.operands, w)
 			continue
 		}
-		if single || strings.HasPrefix(text, "--") {
-			i = o.long(opts, words, i, single)
+		if t.single || strings.HasPrefix(text, "--") {
+			i = o.long(t, words, i)
 		} else {
-			i = o.short(opts, words, i)
+			i = o.short(t, words, i)
 		}
 		if o.code != nil {
 			o.args = words[min(i+1, len(words)):]
@@ -287,7 +333,7 @@ func readOptions(opts string, words []Word) *options {
 }
 
 // long reads the option at words[i] and returns the index of its last word.
-func (o *options) long(opts string, words []Word, i int, single bool) int {
+func (o *options) long(t *optionTable, words []Word, i int) int {
 	w := words[i]
 	text := w.Text
 	if !w.Const {
@@ -298,27 +344,27 @@ func (o *options) long(opts string, words []Word, i int, single bool) int {
 		o.loose = true
 		return i
 	}
-	if single && strings.HasPrefix(name, "--") {
+	if t.single && strings.HasPrefix(name, "--") {
 		name = name[1:]
 	}
-	mark, ok := optionMark(opts, name, false)
-	if !ok && single && attached {
-		mark, ok = optionMark(opts, text, false) // -std=c99
+	mark := t.word(name)
+	if mark == 0 && t.single && attached {
+		mark = t.word(text) // -std=c99
 	}
-	if !ok {
+	if mark == 0 {
 		o.unknown = name
 		// An abbreviation is taken for what it can stand for.
-		for field := range strings.FieldsSeq(opts) {
-			if strings.HasSuffix(field, "!") && strings.HasPrefix(field, name) && len(name) > 2 {
-				o.bad = name
-			}
-			if strings.HasSuffix(field, "^") && strings.HasPrefix(field, name) && len(name) > 2 {
-				o.seen = append(o.seen, option{name: field[:len(field)-1], mark: '^'})
+		for full, mark := range t.long {
+			if (mark == '!' || mark == '^') && len(name) > 2 && strings.HasPrefix(full, name) {
+				o.note(full, mark, Word{})
 			}
 		}
 		return i
 	}
 	value := Word{Raw: val, Text: val, Const: w.Const}
+	if attached && mark == '%' {
+		o.bad = name
+	}
 	if !attached {
 		i, value = o.value(mark, words, i)
 	}
@@ -327,22 +373,23 @@ func (o *options) long(opts string, words []Word, i int, single bool) int {
 }
 
 // short reads the cluster at words[i].
-func (o *options) short(opts string, words []Word, i int) int {
+func (o *options) short(t *optionTable, words []Word, i int) int {
 	w := words[i]
 	text := w.Text
 	if !w.Const {
 		text = w.Prefix
 	}
 	for k := 1; k < len(text); k++ {
-		mark, ok := optionMark(opts, text[k:], true)
-		name := "-" + text[k:k+1]
-		if !ok {
-			o.unknown = name
-			return i
+		mark, name := byte(0), "-"+text[k:k+1]
+		if text[k] < 128 {
+			mark = t.short[text[k]]
 		}
 		rest := text[k+1:]
 		switch mark {
-		case 0, '^', '%':
+		case 0:
+			o.unknown = name
+			return i
+		case '*', '^', '%':
 			if mark == '%' {
 				return o.command(words, i)
 			}
@@ -368,7 +415,7 @@ func (o *options) short(opts string, words []Word, i int) int {
 // value takes the next word as the value of the option at words[i].
 func (o *options) value(mark byte, words []Word, i int) (int, Word) {
 	switch mark {
-	case 0, '?', '^', '!':
+	case '*', '?', '^', '!':
 		return i, Word{}
 	case '%':
 		return o.command(words, i), Word{}
@@ -377,7 +424,7 @@ func (o *options) value(mark byte, words []Word, i int) (int, Word) {
 		return i, Word{}
 	}
 	w := words[i+1]
-	if w.Fields || w.Const && len(w.Text) > 1 && w.Text[0] == '-' && mark != '.' {
+	if w.Fields && !w.number || w.Const && len(w.Text) > 1 && w.Text[0] == '-' && mark != '.' {
 		// None or several words: what follows may be an option after all.
 		o.loose = true
 	}
@@ -404,8 +451,8 @@ func (o *options) note(name string, mark byte, val Word) {
 	}
 }
 
-// hasScheme reports whether a word holds "scheme://".
-func hasScheme(s string) bool {
+// namesURL reports whether a word holds "scheme://".
+func namesURL(s string) bool {
 	for {
 		i := strings.Index(s, "://")
 		if i < 0 {
@@ -431,7 +478,11 @@ func (a *analysis) command(c command) {
 		if argv[i] = w.Raw; w.Const {
 			argv[i] = w.Text
 		}
-		a.network = a.network || hasScheme(argv[i])
+		a.network = a.network || namesURL(argv[i])
+		a.peek(argv[i])
+		if p, ok := plainPath(*w); ok && i > 0 && (rooted(p) || strings.HasPrefix(p, "../")) {
+			a.touch(p, c.cwd)
+		}
 	}
 	a.argv = append(a.argv, argv)
 	if !c.words[0].Const || argv[0] == "" {
@@ -462,8 +513,9 @@ func (a *analysis) command(c command) {
 	if p.opaque != "" {
 		a.setOpaque(base + ": " + p.opaque)
 	}
-	if first := o.firm(); p.net == "*" || p.net != "" && first != "" && strings.Contains(p.net, " "+first+" ") {
-		a.network, a.downloads = true, true
+	if first := o.firm(); p.net == "*" || first != "" && listed(p.net, first) {
+		a.network = true
+		a.downloads = a.downloads || listed(" curl wget wget2 aria2c axel http https xh scp rcp ftp sftp lftp nc ncat", base)
 	}
 	if p.wrap > 0 {
 		a.unwrap(p, o, &c)
@@ -476,17 +528,39 @@ func (a *analysis) command(c command) {
 	}
 	if p.code != "" {
 		c.limit(p.code)
-	} else if p.strict && (o.bad != "" || o.unknown != "" || o.loose) {
+	} else if p.strict && (o.bad != "" || o.unknown != "" || o.loose || slices.ContainsFunc(o.operands, plusWord)) {
 		c.limit("this form of it can run something else or write elsewhere")
 	}
 	a.operandWrites(p, o, &c)
 	for _, words := range o.inner {
 		a.run(words, &c)
 	}
-	if !c.call.through && base != "git" && (c.call.widest < Always || !strings.Contains(plainTools, " "+base+" ")) {
+	if !c.call.through && base != "git" && (c.call.widest < Always || !listed(plainTools, base)) {
 		a.notGit = true
 	}
 	a.place(&c)
+}
+
+// touch notes a path outside the folder at hand that the line names.
+func (a *analysis) touch(p string, at *cwd) {
+	for _, f := range at.at {
+		name := joinPath(f.dir, p)
+		switch {
+		case f.any || kernelPath(name) || slices.Contains(a.touched, name):
+		case len(a.touched) >= maxListed:
+			a.setOpaque("it names too many paths")
+		default:
+			a.touched = append(a.touched, name)
+			a.paths = append(a.paths, PathUse{Name: name})
+		}
+	}
+}
+
+// plusWord is an operand that some programs take for a command of theirs, or for
+// a file with further options.
+func plusWord(w Word) bool {
+	text := w.Text + w.Prefix
+	return text != "" && (text[0] == '+' || text[0] == '@')
 }
 
 // plainTools are programs beside git that leave a repository's own files alone
@@ -503,12 +577,16 @@ func (c *command) limit(why string) {
 // that the line may be in.
 func (a *analysis) place(c *command) {
 	word := c.call.word
+	if a.opaque != "" {
+		return // nothing will be looked up
+	}
 	add := func(word, unless string) {
 		call := c.call
 		call.word, call.unless = word, unless
-		if !slices.Contains(a.calls, call) {
-			a.calls = append(a.calls, call)
+		if slices.Contains(a.calls, call) {
+			return
 		}
+		a.calls = append(a.calls, call)
 		a.programs = append(a.programs, word)
 		if base := path.Base(word); base != word && !call.script {
 			a.programs = append(a.programs, base)
@@ -545,7 +623,10 @@ func (a *analysis) script(w Word, c *command) {
 
 // run adds a command that another one starts.
 func (a *analysis) run(words []Word, c *command) {
-	a.command(command{words: words, piped: c.piped, body: c.body, input: c.input, cwd: c.cwd, repeats: c.repeats, exec: true, fed: c.fed, depth: c.depth + 1})
+	inner := *c
+	inner.words, inner.exec, inner.call = words, true, progCall{}
+	inner.depth++
+	a.command(inner)
 }
 
 // unwrap looks through a program that runs its operands.
@@ -557,6 +638,9 @@ func (a *analysis) unwrap(p *program, o *options, c *command) {
 		return // it knows more
 	}
 	if len(o.operands) >= p.wrap {
+		if strings.HasPrefix(o.operands[p.wrap-1].Text, "-") {
+			a.setOpaque(fmt.Sprintf("what %s runs cannot be told from its options", path.Base(c.call.word)))
+		}
 		a.run(o.operands[p.wrap-1:], c)
 		c.call.through = p.code == ""
 		return
@@ -590,6 +674,18 @@ func (a *analysis) operandWrites(p *program, o *options, c *command) {
 	for _, w := range list {
 		if remote := w.Const && p.net == "*" && strings.Contains(w.Text, ":"); !remote {
 			a.writeWord(w, c.cwd)
+		}
+	}
+	if p.writes != 'l' && p.writes != 'a' || len(o.operands) < 2 || len(list) == 0 {
+		return
+	}
+	dest := list[len(list)-1]
+	for _, w := range o.operands[:len(o.operands)-1] { // into a folder, under its own name
+		if why := writeWarning(path.Join(dest.Text, path.Base(w.Text))); why != "" && w.Const && dest.Const {
+			a.warn(why + ": " + path.Join(dest.Text, path.Base(w.Text)))
+		}
+		if base := path.Base(c.call.word); (base == "ln" || base == "gln") && (!w.Const || rooted(w.Text) || strings.HasPrefix(w.Text, "..")) && a.loose == "" {
+			a.loose = "it makes a link that can lead outside"
 		}
 	}
 }

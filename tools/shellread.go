@@ -7,10 +7,13 @@ import (
 	"strings"
 )
 
-// builtin handles what the shell does itself and reports whether it did. What
-// hides code (see opaqueBuiltin) has made the line opaque already.
+// builtin handles what the shell does itself and reports whether it did.
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
+	why := new(shellParser).hides(c.words, false)
+	if why != "" { // the parser has not looked behind wrappers
+		a.setOpaque(why)
+	}
 	switch name {
 	case "cd":
 		a.cd(args, c)
@@ -34,8 +37,13 @@ func (a *analysis) builtin(name string, c *command) bool {
 	case "command", "exec":
 		a.commandBuiltin(name, args, c)
 		return true
-	case "eval", ".", "source", "alias", "trap", "coproc", "enable", "declare", "typeset", "local", "let", "builtin", "hash", "mapfile", "readarray",
-		"shopt", "history", "fc", "pushd", "popd", "[[", "((", "function", "select", "unalias", "bind", "complete", "compgen", "caller":
+	case "pushd", "popd": // of bash only
+		c.cwd.at = []folder{{any: true}}
+		a.setOpaque(name)
+	default:
+		if why == "" {
+			return false
+		}
 		if name == "history" {
 			a.warn("changes a log or a history")
 		}
@@ -43,12 +51,9 @@ func (a *analysis) builtin(name string, c *command) bool {
 			a.warn(name + " runs code that another command prints")
 		}
 		c.cwd.at = []folder{{any: true}}
-		a.setOpaque(name)
-		if name == "builtin" {
-			a.commandBuiltin(name, args, c)
-		}
-	default:
-		return false
+	}
+	if name == ":" {
+		name = "true"
 	}
 	if !slices.Contains(a.builtins, name) {
 		a.builtins = append(a.builtins, name)
@@ -101,11 +106,18 @@ func isStdin(s string) bool {
 func readInterpreter(a *analysis, c *command, o *options) {
 	base := path.Base(c.call.word)
 	p := lookupProgram(base)
+	odd := o.unknown != "" || o.loose || o.firm() != "" && plusWord(o.operands[0])
+	for _, set := range o.seen {
+		odd = odd || set.name == "-o" && !listed(" pipefail errexit nounset xtrace noglob noclobber verbose posix ", set.val.Text)
+	}
+	if odd && p.shell {
+		a.setOpaque("an option of " + base + " is not known")
+	}
 	if o.code != nil {
 		a.code(base, p, *o.code, o.args, c)
 		return
 	}
-	fromInput := o.unknown != "" || o.loose || len(o.operands) == 0 || o.has("-s")
+	fromInput := odd || len(o.operands) == 0 || o.has("-s")
 	if len(o.operands) > 0 && !fromInput {
 		script := o.operands[0]
 		if fromInput = script.Const && isStdin(script.Text); !fromInput {
@@ -129,7 +141,9 @@ func readInterpreter(a *analysis, c *command, o *options) {
 	case c.piped:
 		a.warn(base + " runs code that comes through a pipe")
 	case c.input != nil:
-		a.script(*c.input, c)
+		opened := *c
+		opened.cwd = c.inputAt
+		a.script(*c.input, &opened)
 	case c.fed:
 		a.warn(base + " runs what it is given by another command")
 	}
@@ -207,7 +221,7 @@ func readXargs(a *analysis, c *command, o *options) {
 		}
 	}
 	inner := *c
-	inner.fed, inner.piped, inner.body, inner.input = true, false, nil, nil
+	inner.fed = true
 	words := slices.Clone(o.operands)
 	if mark == "" {
 		words = append(words, Word{Raw: "…", Fields: true})
@@ -290,7 +304,6 @@ func readFind(a *analysis, c *command, o *options) {
 			if len(run) > 0 && run[0].Const && path.Base(run[0].Text) == "rm" {
 				a.warn("deletes what it finds")
 			}
-			inner.piped, inner.body, inner.input = false, nil, nil
 			a.run(run, &inner)
 			i = end
 		case "-delete":
@@ -372,122 +385,147 @@ func (a *analysis) sedScript(w Word, c *command) {
 // plainSed reads a sed script of which it knows addresses, the commands that
 // print, delete, move, replace and branch, and text. For any other it says
 // whether the command at which it stopped is one that runs or writes.
-func plainSed(s string) (plain, runs bool) {
-	i := 0
-	next := func(stop string) { // to the first byte of stop
-		for i < len(s) && strings.IndexByte(stop, s[i]) < 0 {
-			i++
-		}
-	}
-	// pattern reads up to the closing delimiter. One inside brackets is not
-	// understood: implementations differ.
-	pattern := func(delim byte, regex bool) bool {
-		for bracket := false; i < len(s); i++ {
-			switch {
-			case s[i] == '\n' && regex:
-				return false
-			case s[i] == '\\':
-				i++
-			case regex && s[i] == '[':
-				bracket = true
-			case regex && s[i] == ']':
-				bracket = false
-			case s[i] == delim:
-				i++
-				return !bracket
-			}
-		}
-		return false
-	}
-	address := func() bool {
-		switch {
-		case i < len(s) && s[i] == '/':
-			i++
-			if !pattern('/', true) {
-				return false
-			}
-		case i+1 < len(s) && s[i] == '\\':
-			i += 2
-			if s[i-1] == '\n' || s[i-1] == '\\' || !pattern(s[i-1], true) {
-				return false
-			}
-		default:
-			for i < len(s) && strings.IndexByte("0123456789$~+", s[i]) >= 0 {
-				i++
-			}
-		}
-		for i < len(s) && (s[i] == 'I' || s[i] == 'M') {
-			i++
-		}
-		return true
-	}
-	for i < len(s) {
-		if strings.IndexByte(" \t\n;{}!", s[i]) >= 0 {
-			i++
-			continue
-		}
-		if !address() {
+func plainSed(script string) (plain, runs bool) {
+	r := sedReader{s: script}
+	for r.skip(" \t\n;{}!"); r.i < len(r.s); r.skip(" \t\n;{}!") {
+		if !r.address() {
 			return false, false
 		}
-		for i < len(s) && (s[i] == ' ' || s[i] == ',') {
-			if i++; s[i-1] == ',' && !address() {
+		for r.skip(" "); r.at() == ','; r.skip(" ") {
+			r.i++
+			if r.skip(" "); !r.address() {
 				return false, false
 			}
 		}
-		for i < len(s) && (s[i] == ' ' || s[i] == '!') {
-			i++
-		}
-		if i == len(s) {
-			return false, false
-		}
-		cmd := s[i]
-		i++
+		r.skip(" !")
+		cmd := r.at()
+		r.i++
 		switch cmd {
-		case '{', '}', '=', 'd', 'D', 'g', 'G', 'h', 'H', 'n', 'N', 'p', 'P', 'x', 'z', 'F':
+		case '{':
+			continue
+		case '}', '=', 'd', 'D', 'g', 'G', 'h', 'H', 'n', 'N', 'p', 'P', 'x', 'z', 'F':
 		case 'q', 'Q', 'l', 'L':
-			for i < len(s) && strings.IndexByte(" 0123456789", s[i]) >= 0 {
-				i++
+			r.skip(" 0123456789")
+		case ':', 'b', 't', 'T': // a blank may end the label, and a command follow
+			for r.skip(" "); isNameByte(r.at(), false); r.i++ {
 			}
-		case ':', 'b', 't', 'T':
-			next(";\n}")
 		case '#':
-			next("\n")
+			r.until("\n")
 		case 'a', 'i', 'c':
-			for next("\n\\"); i < len(s) && s[i] == '\\'; next("\n\\") {
-				i = min(i+2, len(s))
+			for r.until("\n\\"); r.at() == '\\'; r.until("\n\\") {
+				r.i += 2
 			}
 		case 's', 'y':
-			if i == len(s) {
+			delim := r.at()
+			if r.i++; delim == 0 || delim == '\n' || delim == '\\' || !r.pattern(delim, true) || !r.pattern(delim, false) {
 				return false, false
 			}
-			delim := s[i]
-			if i++; delim == '\n' || delim == '\\' || !pattern(delim, true) || !pattern(delim, false) {
-				return false, false
-			}
-			for i < len(s) && strings.IndexByte("gpiImM0123456789", s[i]) >= 0 {
-				i++
-			}
-			if i < len(s) && (s[i] == 'e' || s[i] == 'w') {
+			if r.skip("gpiImM0123456789"); r.at() == 'e' || r.at() == 'w' {
 				return false, true
 			}
 		default:
 			return false, cmd == 'e' || cmd == 'w' || cmd == 'W'
 		}
-		for i < len(s) && s[i] == ' ' {
-			i++
-		}
-		if i < len(s) && strings.IndexByte(";}\n#", s[i]) < 0 && cmd != '{' {
+		if r.skip(" "); r.at() != 0 && strings.IndexByte(";}\n#", r.at()) < 0 {
 			return false, false
 		}
 	}
 	return true, false
 }
 
+type sedReader struct {
+	s string
+	i int
+}
+
+// at returns the next byte, 0 at the end (a script has no NUL).
+func (r *sedReader) at() byte {
+	if r.i < len(r.s) {
+		return r.s[r.i]
+	}
+	return 0
+}
+
+func (r *sedReader) skip(set string) {
+	for r.i < len(r.s) && strings.IndexByte(set, r.s[r.i]) >= 0 {
+		r.i++
+	}
+}
+
+func (r *sedReader) until(set string) {
+	for r.i < len(r.s) && strings.IndexByte(set, r.s[r.i]) < 0 {
+		r.i++
+	}
+}
+
+// pattern reads past the closing delimiter.
+func (r *sedReader) pattern(delim byte, regex bool) bool {
+	for ; r.i < len(r.s); r.i++ {
+		switch c := r.s[r.i]; {
+		case c == delim:
+			r.i++
+			return true
+		case c == '\n' && regex:
+			return false
+		case c == '\\':
+			r.i++
+		case c == '[' && regex && !r.bracket(delim):
+			return false
+		}
+	}
+	return false
+}
+
+// bracket reads a bracket expression up to its end. A delimiter, a backslash or
+// a line end in one is not understood: implementations differ.
+func (r *sedReader) bracket(delim byte) bool {
+	if r.i++; r.at() == '^' {
+		r.i++
+	}
+	for first := true; ; first = false {
+		switch c := r.at(); {
+		case c == 0 || c == delim || c == '\\' || c == '\n':
+			return false
+		case c == ']' && !first:
+			return true
+		case c == '[':
+			end := strings.Index(r.s[r.i:], ":]")
+			if end < 2 || strings.Trim(r.s[r.i+1:r.i+end], ":abcdefghijklmnopqrstuvwxyz") != "" || r.s[r.i+1] != ':' {
+				return false
+			}
+			r.i += end + 1
+		}
+		r.i++
+	}
+}
+
+// address reads one address, or none.
+func (r *sedReader) address() bool {
+	delim := r.at()
+	switch delim {
+	case '\\':
+		r.i++
+		if delim = r.at(); delim == 0 || delim == '\n' || delim == '\\' {
+			return false
+		}
+		fallthrough
+	case '/':
+		r.i++
+		if !r.pattern(delim, true) {
+			return false
+		}
+	default:
+		r.skip("0123456789$~+")
+	}
+	r.skip("IM")
+	return true
+}
+
 // tarOptions are those of GNU tar; a first word without a dash is a cluster.
-const tarOptions = "ctxruAdzjJvkpmhwWlaOPSUZBGio0 f> C= b: L: N: K: V: X: H: I! F! T! g> --create --extract --get --list --append --update --diff --file> --directory= --gzip " +
+const tarOptions = "ctxruAdzjJvkpmhwWlaOSUZBGio0 f> C= b: L: N: K: V: X: H: I! F! T! g> --create --extract --get --list --append --update --diff --file> --directory= --gzip " +
 	"--bzip2 --xz --zstd --verbose --exclude: --exclude-vcs --exclude-from: --strip-components: --strip: --no-same-owner --no-same-permissions --same-owner --overwrite --keep-old-files " +
 	"--wildcards --transform: --owner: --group: --mode: --mtime: --sort: --numeric-owner --one-file-system --dereference --auto-compress --totals --to-stdout --preserve-permissions " +
-	"--absolute-names --null --no-recursion --anchored --format: --skip-old-files --keep-newer-files --unlink-first --verify --help --version " +
+	"--null --no-recursion --anchored --format: --skip-old-files --keep-newer-files --unlink-first --verify --help --version " +
 	"--to-command! --checkpoint-action! --use-compress-program! --info-script! --new-volume-script! --rsh-command! --rmt-command! --files-from! --index-file> --listed-incremental>"
 
 func readTar(a *analysis, c *command, o *options) {
@@ -499,7 +537,7 @@ func readTar(a *analysis, c *command, o *options) {
 		for k := range len(cluster) {
 			opt := "-" + cluster[k:k+1]
 			words = append(words, Word{Raw: opt, Text: opt, Const: true})
-			if mark, ok := optionMark(tarOptions, cluster[k:], true); ok && strings.IndexByte(":>=!", mark) >= 0 && len(rest) > 0 {
+			if c := cluster[k]; c < 128 && strings.IndexByte(":>=!", optionsOf(tarOptions).short[c]) >= 0 && len(rest) > 0 {
 				words, rest = append(words, rest[0]), rest[1:]
 			}
 		}
@@ -636,7 +674,7 @@ func readCurl(a *analysis, c *command, o *options) {
 // goCommands are the sub-commands of go that only build and look, with their
 // options; any other form runs code or changes settings.
 var goCommands = map[string]string{
-	"build":   "-race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags: -gcflags: -asmflags: -buildvcs: -buildmode: -cover -p: -json",
+	"build":   "-C: -race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags: -gcflags: -asmflags: -buildvcs: -buildmode: -cover -p: -json",
 	"vet":     "-v -x -n -tags: -mod: -json -race",
 	"fmt":     "-n -x -mod:",
 	"list":    "-m -json? -f: -deps -test -e -u -versions -find -mod: -tags: -compiled -retracted",
@@ -677,6 +715,6 @@ func readGo(a *analysis, c *command, o *options) {
 	switch {
 	case sub == "get", sub == "mod" && (first == "tidy" || first == "download" || first == "why"), sub == "work" && first == "sync",
 		(sub == "install" || sub == "run" || sub == "list") && remote, sub == "list" && slices.ContainsFunc(words, func(w Word) bool { return w.Text == "-u" || w.Text == "-versions" }):
-		a.network, a.downloads = true, true
+		a.network = true
 	}
 }

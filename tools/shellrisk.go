@@ -2,7 +2,9 @@ package tools
 
 import (
 	"fmt"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -11,17 +13,17 @@ import (
 // see before it runs. It is built by construction: what is not understood makes
 // the line opaque or a program's grant narrow, never less.
 type analysis struct {
-	opaque    string
-	uncertain string // why no grant covers it
-	loose     string // the same, but only where no sandbox holds the writes
-	warnings  []string
-	network   bool
+	opaque   string
+	loose    string // why no grant covers it where no sandbox holds its writes
+	warnings []string
+	network  bool
 
 	calls    []progCall
 	builtins []string // of the shell, in the line
 	names    []string // shell variables set: opaque if the child inherits one
 	writes   []pathWrite
-	moved    bool // there is a cd
+	moved    bool     // there is a cd
+	touched  []string // other paths that it names
 
 	paths    []PathUse
 	programs []string
@@ -49,6 +51,7 @@ type progCall struct {
 // folder that it may be in.
 type pathWrite struct {
 	name string // from the workspace, absolute, or from "~/"
+	via  string // its part before a "..": if that is a link, it leads elsewhere
 	folder
 }
 
@@ -67,6 +70,7 @@ type command struct {
 	piped   bool  // its input is a pipe
 	body    *Word // its input is this here-document or here-string
 	input   *Word // its input is this file
+	inputAt *cwd  // which was opened here
 	cwd     *cwd
 	repeats bool
 	exec    bool // not started by a shell: builtins are programs here
@@ -78,6 +82,7 @@ type command struct {
 const (
 	maxInnerLines = 64
 	maxDepth      = 12
+	maxListed     = 200 // warnings and written paths
 )
 
 func (a *analysis) setOpaque(why string) {
@@ -87,7 +92,7 @@ func (a *analysis) setOpaque(why string) {
 }
 
 func (a *analysis) warn(w string) {
-	if !slices.Contains(a.warnings, w) {
+	if len(a.warnings) < maxListed && !slices.Contains(a.warnings, w) {
 		a.warnings = append(a.warnings, w)
 	}
 }
@@ -111,7 +116,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 	for _, l := range s.Loops {
 		a.setName(l.Name)
 		for _, w := range l.Words {
-			a.network = a.network || hasScheme(w.Raw)
+			a.network = a.network || namesURL(w.Raw)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))
@@ -126,13 +131,17 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		}
 		return scopes[i]
 	}
+	if n := len(s.Commands); a.commands == nil {
+		a.commands, a.argv = make([]string, 0, n), make([][]string, 0, n)
+		a.calls, a.programs = make([]progCall, 0, n), make([]string, 0, n)
+	}
 	for i := range s.Commands {
 		a.simple(&s.Commands[i], enter(s.Commands[i].Scope), depth)
 	}
 }
 
 func (a *analysis) simple(s *Simple, at *cwd, depth int) {
-	c := command{words: s.Words, piped: s.PipedIn, cwd: at, repeats: s.Repeats, depth: depth}
+	c := command{words: s.Words, piped: s.PipedIn, cwd: at, inputAt: at, repeats: s.Repeats, depth: depth}
 	a.commands = append(a.commands, commandText(s))
 	for i := range s.Assigns {
 		a.assign(s.Assigns[i].Name, s.Assigns[i].Value, len(s.Words) > 0)
@@ -163,7 +172,7 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 			a.network = true
 			a.warn("opens a network connection by a redirection")
 		case r.Op == "<":
-			if input {
+			if a.peek(p); input {
 				c.body, c.input, c.piped = nil, &r.Target, false
 			}
 		case !r.Outer:
@@ -176,6 +185,11 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 // commandText is the command as written, with single blanks: what rules match.
 func commandText(s *Simple) string {
 	var b strings.Builder
+	size := 0
+	for i := range s.Words {
+		size += len(s.Words[i].Raw) + 1
+	}
+	b.Grow(size)
 	add := func(text ...string) {
 		if b.Len() > 0 {
 			b.WriteByte(' ')
@@ -191,7 +205,12 @@ func commandText(s *Simple) string {
 		add(s.Words[i].Raw)
 	}
 	for i := range s.Redirs {
-		add(s.Redirs[i].Op, s.Redirs[i].Target.Raw)
+		if r := &s.Redirs[i]; r.Fd != 0 && r.Op[0] == '<' || r.Fd != 1 && r.Op[0] == '>' {
+			add(strconv.Itoa(r.Fd), r.Op)
+		} else {
+			add(r.Op)
+		}
+		add(s.Redirs[i].Target.Raw)
 	}
 	return b.String()
 }
@@ -200,11 +219,14 @@ func commandText(s *Simple) string {
 const benign = " LANG LANGUAGE TZ NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE TERM COLUMNS LINES CI DEBIAN_FRONTEND NODE_ENV " +
 	"GOOS GOARCH CGO_ENABLED RUST_BACKTRACE PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING SOURCE_DATE_EPOCH GIT_TERMINAL_PROMPT "
 
+// listed reports whether a name stands in a list that has blanks around each.
+func listed(list, name string) bool { return strings.Contains(list, " "+name+" ") }
+
 // assign checks one assignment. Before a program, or exported, it reaches the
 // program's environment; alone it only sets a variable of this shell.
 func (a *analysis) assign(name string, v Word, exported bool) {
 	switch {
-	case v.Const && (strings.Contains(benign, " "+name+" ") || strings.HasPrefix(name, "LC_")):
+	case v.Const && (listed(benign, name) || strings.HasPrefix(name, "LC_")):
 		return
 	case steersPrograms(name):
 		a.warn(fmt.Sprintf("sets %s, which steers programs", name))
@@ -225,7 +247,7 @@ const shellNames = " LINENO PPID OPTARG OPTIND OPTERR MAIL MAILPATH MAILCHECK UI
 
 // setName notes that a variable of the shell gets a value.
 func (a *analysis) setName(name string) {
-	if !isName(name) || strings.Contains(shellNames, " "+name+" ") || steersPrograms(name) {
+	if !isName(name) || listed(shellNames, name) || steersPrograms(name) {
 		a.setOpaque(fmt.Sprintf("%s is special to the shell", name))
 	}
 	a.names = append(a.names, name)
@@ -234,6 +256,9 @@ func (a *analysis) setName(name string) {
 // plainPath returns the path that a word stands for where that is plain.
 func plainPath(w Word) (string, bool) {
 	if w.Const {
+		if strings.HasPrefix(w.Text, "~") {
+			return "./" + w.Text, true
+		}
 		return w.Text, w.Text != ""
 	}
 	if w.Raw == "~" || strings.HasPrefix(w.Raw, "~/") && strings.Trim(w.Raw[1:], plainBytes) == "" {
@@ -267,9 +292,15 @@ func (a *analysis) write(p string, at *cwd) {
 		a.warn(why + ": " + p)
 	}
 	add := func(w pathWrite) {
-		if !slices.Contains(a.writes, w) {
+		if len(a.writes) >= maxListed {
+			a.setOpaque("it writes too many files")
+		} else if !slices.Contains(a.writes, w) {
+			if n := backStep(w.name); n > 0 && !w.any {
+				w.via = w.name[:n]
+				a.paths = append(a.paths, PathUse{Name: w.via})
+			}
 			a.writes = append(a.writes, w)
-			if !w.any {
+			if !w.any && !kernelPath(w.name) {
 				a.paths = append(a.paths, PathUse{Name: w.name, Write: true})
 			}
 		}
@@ -279,7 +310,38 @@ func (a *analysis) write(p string, at *cwd) {
 		return
 	}
 	for _, f := range at.at {
-		add(pathWrite{joinPath(f.dir, p), f})
+		add(pathWrite{name: joinPath(f.dir, p), folder: f})
+	}
+}
+
+// backStep returns the length of a path up to a ".." that follows a name, 0
+// without one.
+func backStep(p string) int {
+	named := false
+	for i := 0; i < len(p); {
+		end := strings.IndexByte(p[i:], '/')
+		if end < 0 {
+			end = len(p) - i
+		}
+		switch part := p[i : i+end]; part {
+		case "", ".":
+		case "..":
+			if named {
+				return i
+			}
+		default:
+			named = true
+		}
+		i += end + 1
+	}
+	return 0
+}
+
+// peek notes where the line may look at other processes.
+func (a *analysis) peek(p string) {
+	rest, ok := strings.CutPrefix(strings.TrimLeft(p, `"'`), "/proc/")
+	if ok && a.loose == "" && (rest == "" || !isNameByte(rest[0], true) || strings.HasPrefix(rest, "self")) {
+		a.loose = "it looks at what the system knows of a process"
 	}
 }
 
@@ -292,30 +354,25 @@ func (a *analysis) writeWord(w Word, at *cwd) {
 	}
 }
 
-// writeWarning says why a person should see a write to this path.
+// writeWarning says why a person should see a write to this path, "" if there is
+// no reason.
 func writeWarning(p string) string {
-	dir, base := "", p
-	if i := strings.LastIndexByte(p, '/'); i >= 0 {
-		dir, base = p[:i+1], p[i+1:]
-	}
-	in := func(s string) bool { return strings.Contains("/"+dir, s) }
-	switch {
-	case strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/"):
+	if strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/") {
 		return "writes to a device"
-	case in("/.git/hooks/") || base == "hooks" && in("/.git/") || base == "post-commit" || base == "pre-commit" || base == "pre-push":
+	}
+	if why := startedLater(p); why != "" {
+		return "writes what " + why
+	}
+	switch base := path.Base(p); {
+	case base == "pre-commit" || base == "pre-push" || base == "post-commit":
 		return "writes a git hook"
-	case in("/.git/") && (strings.HasPrefix(base, "config") || base == "commondir"), base == ".gitconfig", base == ".gitmodules", dir == "" && base == ".git", in("/git/") && in("/.config/"):
-		return "changes git's configuration"
-	case strings.HasSuffix(base, "_history") || in("/var/log/"):
+	case strings.HasSuffix(base, "_history") || strings.Contains("/"+p, "/var/log/"):
 		return "changes a log or a history"
-	case in("/etc/cron") || in("/var/spool/cron/") || in("/systemd/") || in("/LaunchAgents/") || in("/LaunchDaemons/") || in("/autostart/") || in("/etc/init.d/"):
-		return "changes what the system starts"
-	case in("/.ssh/"):
-		return "changes ssh's settings"
-	case strings.HasPrefix(base, ".") && strings.Contains(" .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout "+
-		".kshrc .mkshrc .shrc .cshrc .tcshrc .login .logout .xprofile .xinitrc .xsession .xsessionrc .inputrc .pam_environment .envrc ", " "+base+" "),
-		base == "config.fish", in("/etc/profile.d/"), dir == "/etc/" && strings.Contains(" profile bash.bashrc bashrc zshenv zshrc zprofile environment ", " "+base+" "):
-		return "changes a shell's start-up file"
+	}
+	for _, dir := range []string{"/etc/cron", "/var/spool/cron", "/systemd/", "/LaunchDaemons/", "/etc/init.d/", "/etc/profile", "/etc/bash", "/etc/zsh", "/etc/environment", "/etc/sudoers", "/etc/ld.so"} {
+		if strings.Contains("/"+p, dir) {
+			return "writes what the system starts or each shell runs"
+		}
 	}
 	return ""
 }

@@ -2,7 +2,7 @@
 //
 // A tool never decides whether it may run. It says, as pure data, what a call
 // names (Assess), what that means once the names have been looked up (Judge),
-// and how to do it (Run). The Sentinel in the root package is the only caller
+// and how to do it (Execute). The Sentinel in the root package is the only caller
 // of Run, and this package cannot import it: no tool can reach the policy, the
 // grants, the vault or the log.
 //
@@ -11,7 +11,7 @@
 // Declare its parameters, and nothing that the schema does not list will ever
 // reach it. Let Assess name every path, program and host that the call touches;
 // what it does not name the gate cannot look up. Let Judge raise the risk, never
-// lower it below what Tool declares. Do only in Run what Judge described: the
+// lower it below what Tool declares. Do only in Execute what Judge described: the
 // arguments are frozen, so read them again rather than keep state. A fact that
 // is unknown is the dangerous one.
 package tools
@@ -19,6 +19,7 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -32,15 +33,7 @@ const (
 	Safe                  // reversible and local
 )
 
-func (r Risk) String() string {
-	switch r {
-	case Safe:
-		return "safe"
-	case Moderate:
-		return "moderate"
-	}
-	return "sensitive"
-}
+func (r Risk) String() string { return [...]string{"sensitive", "moderate", "safe"}[r] }
 
 // Higher returns the more dangerous of two risks.
 func Higher(a, b Risk) Risk { return min(a, b) }
@@ -54,15 +47,7 @@ const (
 	EgressNone
 )
 
-func (k EgressKind) String() string {
-	switch k {
-	case EgressNone:
-		return "none"
-	case EgressHosts:
-		return "hosts"
-	}
-	return "unknown"
-}
+func (k EgressKind) String() string { return [...]string{"unknown", "hosts", "none"}[k] }
 
 // Egress is where one call can send data. Hosts are in their canonical form
 // (see ParseURL); a port other than the scheme's own is part of the host.
@@ -93,12 +78,8 @@ func (s Scope) String() string {
 
 // ParseScope reads the text form of a scope.
 func ParseScope(s string) (Scope, bool) {
-	for i, n := range scopeNames {
-		if s == n {
-			return Scope(i), true
-		}
-	}
-	return Once, false
+	i := slices.Index(scopeNames[:], s)
+	return Scope(max(i, 0)), i >= 0
 }
 
 // A Target is one key that a grant of a call binds to, such as "shell:git" or
@@ -121,7 +102,7 @@ type Param struct {
 }
 
 // A Tool is the description of one tool. It is data except for its three
-// functions, of which only Run has an effect.
+// functions, of which only Execute has an effect.
 type Tool struct {
 	Name        string // [a-z0-9_]{1,64}
 	Description string // what the model is told
@@ -141,12 +122,13 @@ type Tool struct {
 	// It is pure too.
 	Judge func(Args, Plan, Facts) Judgement
 
-	// Change says what the call would make of a file, for the question. It
-	// only reads. It is nil for a tool that changes none.
-	Change func(Args, *Host) (FileChange, bool)
+	// Change says what the judged call would make of a file, for the question,
+	// false if that cannot be told. It only reads. It is nil for a tool that
+	// changes none.
+	Change func(*Call) (FileChange, bool)
 
-	// Run does it. Only Sentinel.Do calls it.
-	Run func(context.Context, *Call) Output
+	// Execute does it. Only the gate calls it, in one place.
+	Execute func(context.Context, *Call) Output
 }
 
 // FileChange is what a call would make of a file.
@@ -161,7 +143,7 @@ type Plan struct {
 	Paths    []PathUse
 	Programs []string // program words as written, to be looked up on the child's PATH
 	Hosts    []string // hosts that the arguments name, canonical
-	Detail   any      // the tool's own reading of its arguments, for Judge and Run
+	Detail   any      // the tool's own reading of its arguments, for Judge and Execute
 }
 
 // PathUse is one path that a call names, as it stands in the arguments
@@ -180,6 +162,7 @@ type Facts struct {
 
 	Boxed      bool // shell and Python calls run in the sandbox
 	NetBlocked bool // and their network can be taken away
+	MoreShown  bool // and see more than the writable roots and the system's folders
 
 	Paths    map[string]PathFact    // by PathUse.Name
 	Programs map[string]ProgramFact // by program word
@@ -273,11 +256,11 @@ type Host struct {
 	Ask func(ctx context.Context, question string) (string, error)
 	// Keep stores the content that a write is about to replace, so that
 	// "picket undo ID" can put it back. prev is nil for a file that is new.
-	Keep func(path string, prev []byte, next []byte) error
+	Keep func(path string, prev, next []byte) error
 	Now  func() time.Time
 }
 
-// A Call is one approved call, as Run gets it.
+// A Call is one approved call, as Execute gets it.
 type Call struct {
 	ID        string
 	Args      Args // with placeholders substituted
@@ -339,14 +322,10 @@ func Manifest(list []Tool) ([]byte, error) {
 		AcceptsSecrets   []string        `json:"accepts_secrets"`
 		Parameters       json.RawMessage `json:"parameters"`
 	}
-	out := make([]entry, 0, len(list))
-	for _, t := range list {
-		secrets := t.AcceptsSecrets
-		if secrets == nil {
-			secrets = []string{}
-		}
-		out = append(out, entry{t.Name, t.Description, t.Risk.String(), t.ReadsPrivateData,
-			t.ReadsUntrusted, t.Egress.String(), secrets, t.Schema()})
+	out := make([]entry, len(list))
+	for i, t := range list {
+		out[i] = entry{t.Name, t.Description, t.Risk.String(), t.ReadsPrivateData,
+			t.ReadsUntrusted, t.Egress.String(), append([]string{}, t.AcceptsSecrets...), t.Schema()}
 	}
 	return json.MarshalIndent(out, "", "  ")
 }

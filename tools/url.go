@@ -1,8 +1,10 @@
 package tools
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"unicode"
@@ -32,54 +34,48 @@ type URL struct {
 //
 // ParseURL reads; Refusal says whether the address may be fetched at all.
 func ParseURL(s string) (URL, error) {
-	if len(s) > maxURL {
-		return URL{}, fmt.Errorf("the URL is longer than %d bytes", maxURL)
-	}
-	if !utf8.ValidString(s) {
-		return URL{}, fmt.Errorf("the URL is not valid UTF-8")
+	if len(s) > maxURL || !utf8.ValidString(s) {
+		return URL{}, fmt.Errorf("the URL is longer than %d bytes or not valid UTF-8", maxURL)
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
-	switch scheme = strings.ToLower(scheme); {
-	case ok && (scheme == "http" || scheme == "https"):
-	case ok && strings.IndexFunc(scheme, notSchemeRune) < 0:
-		return URL{}, fmt.Errorf("only http and https addresses can be fetched")
-	default:
-		host := s[:authorityEnd(s)]
-		if u, err := ParseURL("https://" + host); err == nil && host != "" {
-			return URL{}, fmt.Errorf("the URL has no scheme: write https://%s", u.authority())
+	if scheme = strings.ToLower(scheme); !ok || scheme != "http" && scheme != "https" {
+		host, _ := cutAuthority(s)
+		if u, err := ParseURL("https://" + host); err == nil {
+			return URL{}, fmt.Errorf("the URL has no scheme: write https://%s", u.HostKey())
 		}
-		return URL{}, fmt.Errorf("the URL must start with https:// or http://")
+		return URL{}, fmt.Errorf("the URL must start with https:// or http://: only http and https addresses can be fetched")
 	}
 	u := URL{Scheme: scheme}
-	end := authorityEnd(rest)
-	if err := u.setAuthority(rest[:end]); err != nil {
+	authority, rest := cutAuthority(rest)
+	if err := u.setAuthority(authority); err != nil {
 		return URL{}, err
 	}
-	rest, _, _ = strings.Cut(rest[end:], "#")
-	path, query, hasQuery := strings.Cut(rest, "?")
-	var err error
-	if u.Path, err = encodeURLPart(path); err != nil {
+	return u.withTail(rest)
+}
+
+func cutAuthority(s string) (authority, rest string) {
+	if i := strings.IndexAny(s, "/?#"); i >= 0 {
+		return s[:i], s[i:]
+	}
+	return s, ""
+}
+
+// withTail reads the path and query of an address whose host is that of u.
+func (u URL) withTail(tail string) (URL, error) {
+	tail, _, _ = strings.Cut(tail, "#")
+	path, query, hasQuery := strings.Cut(tail, "?")
+	path, err := encodeURLPart(path)
+	if err != nil {
 		return URL{}, err
 	}
-	u.Path = removeDotSegments(u.Path)
+	if u.Query, err = encodeURLPart(query); err != nil {
+		return URL{}, err
+	}
 	if hasQuery {
-		if u.Query, err = encodeURLPart(query); err != nil {
-			return URL{}, err
-		}
 		u.Query = "?" + u.Query
 	}
+	u.Path = removeDotSegments(path)
 	return u, nil
-}
-
-func notSchemeRune(r rune) bool {
-	return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune("+-.", r))
-}
-
-func authorityEnd(s string) int {
-	if i := strings.IndexAny(s, "/?#"); i >= 0 {
-		return i
-	}
-	return len(s)
 }
 
 func (u URL) defaultPort() uint16 {
@@ -89,9 +85,9 @@ func (u URL) defaultPort() uint16 {
 	return 443
 }
 
-// authority is host and, where it is not the scheme's own, port, as they stand
-// in a URL.
-func (u URL) authority() string {
+// HostKey is the host as grants and egress lists name it: HOST for the scheme's
+// own port, HOST:PORT for any other, an IPv6 address in brackets.
+func (u URL) HostKey() string {
 	host := u.Host
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
@@ -102,14 +98,10 @@ func (u URL) authority() string {
 	return host
 }
 
-// HostKey is the host as grants and egress lists name it: HOST for the scheme's
-// own port, HOST:PORT for any other, an IPv6 address in brackets.
-func (u URL) HostKey() string { return u.authority() }
-
 // String is the canonical form: what is shown, matched and requested.
-func (u URL) String() string { return u.origin() + u.Path + u.Query }
+func (u URL) String() string { return u.Scheme + "://" + u.HostKey() + u.Path + u.Query }
 
-func (u URL) origin() string { return u.Scheme + "://" + u.authority() }
+func (u URL) origin() string { return u.Scheme + "://" + u.HostKey() }
 
 // Display is String with the host's own script beside its Punycode.
 func (u URL) Display() string {
@@ -120,34 +112,22 @@ func (u URL) Display() string {
 }
 
 // setAuthority reads host and port.
-func (u *URL) setAuthority(s string) error {
+func (u *URL) setAuthority(s string) (err error) {
 	if strings.Contains(s, "@") {
 		return fmt.Errorf("the URL holds a user name or password before the host")
 	}
-	host, port := s, ""
-	hasPort := false
+	host, port, hasPort := strings.Cut(s, ":")
 	if strings.HasPrefix(s, "[") {
-		end := strings.IndexByte(s, ']')
-		if end < 0 {
-			return fmt.Errorf("the host %q has no closing bracket", s)
-		}
-		addr, err := netip.ParseAddr(s[1:end])
-		if err != nil || !addr.Is6() || addr.Zone() != "" || addr.Is4In6() || addr.String() != strings.ToLower(s[1:end]) {
-			return fmt.Errorf("the host %q is not an IPv6 address in its canonical form", s[:end+1])
+		host, after, closed := strings.Cut(s[1:], "]")
+		port, hasPort = strings.CutPrefix(after, ":")
+		addr, err := netip.ParseAddr(host)
+		if err != nil || !closed || !hasPort && after != "" || !addr.Is6() || addr.Zone() != "" || addr.Is4In6() ||
+			addr.String() != strings.ToLower(host) {
+			return fmt.Errorf("the host %q is not an IPv6 address in its canonical form", s)
 		}
 		u.Host = addr.String()
-		if port = s[end+1:]; port != "" {
-			if port[0] != ':' {
-				return fmt.Errorf("there is text after the host %q", s[:end+1])
-			}
-			port, hasPort = port[1:], true
-		}
-	} else {
-		host, port, hasPort = strings.Cut(s, ":")
-		var err error
-		if u.Host, u.Script, err = parseHost(host); err != nil {
-			return err
-		}
+	} else if u.Host, u.Script, err = parseHost(host); err != nil {
+		return err
 	}
 	if u.Port = u.defaultPort(); hasPort {
 		n, err := strconv.ParseUint(port, 10, 16)
@@ -190,9 +170,8 @@ func parseHost(s string) (host, script string, err error) {
 	if len(name) > 253 {
 		return bad("it is too long")
 	}
-	labels := strings.Split(name, ".")
-	international := false
-	for _, l := range labels {
+	international, last := false, ""
+	for l := range strings.SplitSeq(name, ".") {
 		if len(l) == 0 || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
 			return bad("a label is empty, too long or starts or ends with a hyphen")
 		}
@@ -205,10 +184,11 @@ func parseHost(s string) (host, script string, err error) {
 			}
 			international = true
 		}
+		last = l
 	}
 	// A name whose last label is a number is an IPv4 address to browsers (URL
 	// Standard, "ends in a number") and to getaddrinfo, in whatever notation.
-	if last := labels[len(labels)-1]; isNumeric(last) {
+	if isNumeric(last) {
 		if ip, err := netip.ParseAddr(host); err != nil || !ascii || ip.String() != host {
 			return bad("it is not an IPv4 address in its canonical form")
 		}
@@ -247,127 +227,111 @@ func visible(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
 // encodeURLPart percent-encodes what RFC 3986 does not allow in a path or query
 // (brackets stay: they are common and harmless) and keeps valid escapes.
 func encodeURLPart(s string) (string, error) {
-	const keep = "-._~!$&'()*+,;=:@/?[]"
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		if n := placeholderLen(s[i:]); n > 0 {
-			b.WriteString("{{vault:" + placeholderName(s[i:i+n]) + "}}")
-			i += n
+	var out []byte // nil while s stays as it is
+	for i, size := 0, 1; i < len(s); i += size {
+		size = 1
+		if inURL(s[i]) || s[i] == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]) {
+			if out != nil {
+				out = append(out, s[i])
+			}
 			continue
 		}
-		r, size := utf8.DecodeRuneInString(s[i:])
-		if !visible(r) || r == '\\' {
+		if out == nil {
+			out = append(make([]byte, 0, len(s)+64), s[:i]...)
+		}
+		name, n := placeholder(s[i:])
+		if n > 0 {
+			out, size = append(out, "{{vault:"+name+"}}"...), n
+			continue
+		}
+		var r rune
+		if r, size = utf8.DecodeRuneInString(s[i:]); !visible(r) || r == '\\' {
 			return "", fmt.Errorf("the URL holds a blank, control or invisible character or a backslash: write it as %%XX")
 		}
-		c := s[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte(keep, c) >= 0,
-			c == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]):
-			b.WriteByte(c)
-		default:
-			for _, c := range []byte(s[i : i+size]) {
-				fmt.Fprintf(&b, "%%%02X", c)
-			}
-		}
-		i += size
+		out = append(out, url.PathEscape(s[i:i+size])...)
 	}
-	return b.String(), nil
+	if out == nil {
+		return s, nil
+	}
+	return string(out), nil
+}
+
+// inURL reports whether a character of a path or query needs no encoding.
+func inURL(c byte) bool {
+	switch c {
+	case '-', '.', '_', '~', '!', '$', '&', '\'', '(', ')', '*', '+', ',', ';', '=', ':', '@', '/', '?', '[', ']':
+		return true
+	}
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
 func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
 
-// placeholderLen returns the length of the placeholder that s starts with, or 0.
-func placeholderLen(s string) int {
-	if !strings.HasPrefix(s, "{{") {
-		return 0
-	}
-	end := strings.Index(s[:min(len(s), 128)], "}}")
-	if end < 0 || placeholderName(s[:end+2]) == "" {
-		return 0
-	}
-	return end + 2
-}
-
-// placeholderName returns NAME of "{{ vault:NAME }}", "" if it is none.
-func placeholderName(s string) string {
-	s = strings.TrimSuffix(strings.TrimPrefix(s, "{{"), "}}")
-	name, ok := strings.CutPrefix(strings.Trim(s, " "), "vault:")
+// placeholder returns NAME of the "{{ vault:NAME }}" that s starts with, and its
+// length; 0 if it starts with none.
+func placeholder(s string) (name string, length int) {
+	inner, _, closed := strings.Cut(s[:min(len(s), 128)], "}}")
+	inner, opened := strings.CutPrefix(inner, "{{")
+	name, ok := strings.CutPrefix(strings.Trim(inner, " "), "vault:")
 	name = strings.Trim(name, " ")
-	if !ok || name == "" || len(name) > 64 || strings.IndexFunc(name, func(r rune) bool {
-		return notHostRune(unicode.ToLower(r)) && r != '.' || r >= utf8.RuneSelf
-	}) >= 0 {
-		return ""
+	if !opened || !closed || !ok || name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool {
+		return notHostRune(r) && !(r >= 'A' && r <= 'Z' || r == '.')
+	}) {
+		return "", 0
 	}
-	return name
+	return name, len("{{") + len(inner) + len("}}")
 }
 
 // EscapeURLValue encodes a value so that it stays one part of a path or a
 // query wherever it is put: what the gate substitutes for a placeholder.
-func EscapeURLValue(s string) string {
-	var b strings.Builder
-	for _, c := range []byte(s) {
-		if notHostRune(rune(c|0x20)) && c != '.' && c != '~' || c < '-' {
-			fmt.Fprintf(&b, "%%%02X", c)
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
-}
+func EscapeURLValue(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 // removeDotSegments resolves "." and ".." as RFC 3986, section 5.2.4, and also
 // where a dot is written %2e, as browsers and many servers do: a rule for a path
 // must see the path that is served.
 func removeDotSegments(path string) string {
-	var out []string
-	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	for i, s := range segments {
-		switch dot := strings.ReplaceAll(strings.ReplaceAll(s, "%2e", "."), "%2E", "."); {
-		case dot == ".." && len(out) > 0:
-			out = out[:len(out)-1]
-		case dot != "." && dot != "..":
-			out = append(out, s)
+	if strings.HasPrefix(path, "/") && !strings.Contains(path, "/.") && !strings.Contains(path, "%2") {
+		return path
+	}
+	out := make([]byte, 0, len(path)+1)
+	path = strings.TrimPrefix(path, "/")
+	for more := true; more; {
+		var s string
+		s, path, more = strings.Cut(path, "/")
+		switch strings.ReplaceAll(strings.ReplaceAll(s, "%2e", "."), "%2E", ".") {
+		case "..":
+			out = out[:max(bytes.LastIndexByte(out, '/'), 0)]
+		case ".":
+		default:
+			out = append(append(out, '/'), s...)
 			continue
 		}
-		if i == len(segments)-1 {
-			out = append(out, "")
+		if !more {
+			out = append(out, '/')
 		}
 	}
-	return "/" + strings.Join(out, "/")
+	return string(out)
 }
 
 // Resolve reads a reference found in a page or a redirect from u.
-func (u URL) Resolve(ref string) (URL, error) { return ParseURL(u.join(ref)) }
-
-// join makes a reference absolute without checking it.
-func (u URL) join(ref string) string {
-	origin := u.origin()
+func (u URL) Resolve(ref string) (URL, error) {
+	end := strings.IndexAny(ref, ":/?#")
 	switch {
-	case ref == "" || ref[0] == '#':
-		return u.String()
-	case startsWithScheme(ref):
-		return ref
+	case end >= 0 && ref[end] == ':': // with a scheme
+		return ParseURL(ref)
 	case strings.HasPrefix(ref, "//"):
-		return u.Scheme + ":" + ref
-	case ref[0] == '/':
-		return origin + ref
-	case ref[0] == '?':
-		return origin + u.Path + ref
+		return ParseURL(u.Scheme + ":" + ref)
+	case ref == "" || end == 0 && ref[0] == '#':
+		return u, nil
+	case end == 0 && ref[0] == '?':
+		ref = u.Path + ref
+	case end != 0:
+		ref = u.Path[:strings.LastIndexByte(u.Path, '/')+1] + ref
 	}
-	return origin + u.Path[:strings.LastIndexByte(u.Path, '/')+1] + ref
-}
-
-// startsWithScheme reports whether a reference starts with "scheme:".
-func startsWithScheme(ref string) bool {
-	for i, r := range strings.ToLower(ref) {
-		if r == ':' {
-			return i > 0
-		}
-		if notSchemeRune(r) {
-			return false
-		}
+	if len(ref) > maxURL || !utf8.ValidString(ref) {
+		return URL{}, fmt.Errorf("the URL is longer than %d bytes or not valid UTF-8", maxURL)
 	}
-	return false
+	return u.withTail(ref)
 }
 
 // localNames are the domains that never name a public host: RFC 6761 and 6762,

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"os"
 	"strconv"
 	"syscall"
@@ -22,33 +21,16 @@ func endGroup(pid int, hard bool) {
 	syscall.Kill(-pid, sig)
 }
 
-// exitStatus is the exit status as a shell gives it: 128+n after signal n.
-func exitStatus(st *os.ProcessState) int {
-	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return st.ExitCode()
-}
-
-// newMark is an entry of the environment by which the processes of one call are
-// known.
-func newMark() string { return "PICKET_CALL=" + rand.Text() }
-
 // closeInherited keeps the descriptors that picket was started with, beyond the
 // first three, from its children: Go passes on what it did not open itself.
 func closeInherited() {
-	if setCloexec() {
-		return
-	}
-	if entries, err := os.ReadDir("/dev/fd"); err == nil {
-		for _, e := range entries {
-			if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
-				syscall.CloseOnExec(fd)
-			}
+	entries, err := os.ReadDir("/dev/fd")
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
 		}
-		return
 	}
-	for fd := 3; fd < 4096; fd++ {
+	for fd := 3; err != nil && fd < 4096; fd++ {
 		syscall.CloseOnExec(fd)
 	}
 }
