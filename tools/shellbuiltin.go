@@ -25,7 +25,7 @@ func (p *shellParser) hides(words []Word, redirected bool) string {
 	switch name {
 	case "eval", ".", "source", "alias", "unalias", "enable", "hash", "builtin", "coproc", "trap", "declare", "typeset",
 		"local", "readonly", "let", "shopt", "bind", "complete", "compgen", "compopt", "mapfile", "readarray", "fc",
-		"history", "select", "function", "[[", "getopts":
+		"history", "select", "function", "[[", "getopts", "jobs":
 		return name
 	case "command":
 		for len(args) > 0 && (args[0].Text == "-p" || args[0].Text == "--") {
@@ -49,10 +49,6 @@ func (p *shellParser) hides(words []Word, redirected bool) string {
 		}
 		if !plainSet.MatchString(flags) {
 			return "set with more than plain flags"
-		}
-	case "jobs":
-		if len(args) > 0 {
-			return "jobs with arguments"
 		}
 	case "read", "unset", "wait", "export":
 		for _, w := range args {
@@ -152,7 +148,8 @@ func (p *shellParser) guess(text string) {
 		var words []Word
 		for f := range strings.FieldsSeq(part) {
 			t := unquote.Replace(f)
-			skip := isKeyword(t) || strings.ContainsAny(t, "=$") || slices.Contains([]string{"", "builtin", "command", "eval", "time", "trap"}, t)
+			skip := isKeyword(t) || strings.ContainsAny(t, "=$") ||
+				slices.Contains([]string{"", "builtin", "command", "eval", "time", "trap"}, t)
 			if len(words) > 0 || !skip {
 				words = append(words, Word{Raw: f, Text: t, Const: true})
 			}

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,19 +17,16 @@ const (
 
 // A Script is what a command line does, as far as its text tells.
 type Script struct {
-	// Opaque is empty if every command that any of the shells understood here
-	// (dash, and bash by either name) can start from this line is in Commands.
-	// If not, it says why in a few words, and the rest is a guess: good for
-	// warnings and for rules that deny, for nothing else.
-	Opaque string
-
+	// Opaque is empty if every command that dash or bash (by either name) can start
+	// from this line is in Commands. If not, it says why in a few words, and the
+	// rest is a guess: good for warnings and rules that deny, for nothing else.
+	Opaque   string
 	Commands []Simple // in source order, with those in substitutions and here-documents
 
-	// Scopes holds the parent of each shell or subshell; scope 0 is the shell
-	// itself, its parent -1. A cd lasts until its scope ends. A scope starts in
-	// the directory that its parent is in when, in source order, the first
-	// command of the scope or of one under it appears. A parent may have the
-	// higher number.
+	// Scopes holds the parent of each subshell, which may have the higher number;
+	// scope 0 is the shell itself, its parent -1. A cd lasts until its scope ends. A
+	// scope starts in the directory that its parent is in when, in source order,
+	// the first command of the scope or of one under it appears.
 	Scopes []int
 	Loops  []Loop
 }
@@ -46,9 +44,7 @@ type Simple struct {
 	Repeats bool  // stands in a loop
 	Maybe   bool  // may not run: in a body, or after && or ||
 
-	// input is the index of the first command behind the pipe that it reads,
-	// math.MaxInt if it has an input of its own: how near that input is.
-	input int
+	input int // how near its input is: the index of the first reader of that pipe, or math.MaxInt
 }
 
 // A Loop is one "for NAME in WORDS"; its commands are Commands[First:End].
@@ -63,12 +59,11 @@ type Loop struct {
 type Word struct {
 	Raw    string // as written
 	Text   string // what the program receives, when Const
-	Const  bool   // always exactly one field, exactly Text
 	Prefix string // not Const: text with which every field begins; "" means any, "-" included
-	Fields bool   // not Const: may become none or several fields
 	Var    string // not Const: the variable or special parameter that is the whole word
-
-	number bool // is a whole number, or an arithmetic expansion and nothing else
+	Const  bool   // always exactly one field, exactly Text
+	Fields bool   // not Const: may become none or several fields
+	number bool   // is a whole number, or an arithmetic expansion and nothing else
 }
 
 // An Assign is NAME=value. The value is always one field.
@@ -95,6 +90,7 @@ type shellParser struct {
 	pending          []hereDoc // their bodies are still to come
 	heres, compounds int       // here-documents and compound commands so far
 	copies           int       // redirections of compound commands recorded with the commands in them
+	words            []Word    // of the commands being read
 	buf              []byte    // the texts of the words being read
 	arith            []string  // variables that must hold numbers
 }
@@ -113,8 +109,9 @@ type shellContext struct {
 // bash agree, and calls everything else opaque. It is pure and takes time linear
 // in the line; no text makes it fail.
 func ParseShell(line string) Script {
-	p := shellParser{src: line}
-	p.out.Scopes = []int{-1}
+	p := shellParser{src: line, words: make([]Word, 0, 12), buf: make([]byte, 0, 64)}
+	p.out.Scopes = append(make([]int, 0, 4), -1)
+	p.out.Commands = make([]Simple, 0, 1+len(line)/32)
 	switch {
 	case len(line) > maxShellLine:
 		p.note("longer than 8 KiB")
@@ -540,38 +537,35 @@ func (p *shellParser) pattern() {
 	p.blanks()
 }
 
-// trailing reads the redirections of a compound command and records them with
-// the commands in it.
+// trailing reads the redirections of a compound command, which the commands in
+// it have too.
 func (p *shellParser) trailing(first int) {
-	var outer []Redir
-	for p.blanks(); p.redir(&outer); p.blanks() {
+	var redirs []Redir
+	for p.blanks(); p.redir(&redirs); p.blanks() {
 	}
-	for i := first; i < len(p.out.Commands) && outer != nil; i++ {
-		if p.copies += len(outer); p.copies > maxCopies {
-			p.stop("too many redirections around commands")
-		}
+	n := len(p.out.Commands)
+	if p.copies += len(redirs) * (n - first); p.copies > maxCopies {
+		p.stop("too many redirections around commands")
+	}
+	p.redirect(first, n, redirs)
+}
+
+// redirect records the redirections of the commands from first on. They take them
+// off a pipe that is not nearer.
+func (p *shellParser) redirect(first, end int, redirs []Redir) {
+	for i := first; i < end && redirs != nil; i++ {
 		c := &p.out.Commands[i]
-		list := make([]Redir, 0, len(outer)+len(c.Redirs))
-		nearer := c.input > first
-		for _, r := range outer {
+		list, nearer := make([]Redir, 0, len(redirs)+len(c.Redirs)), c.input > first
+		for _, r := range redirs {
 			if r.Fd == 0 && nearer {
 				continue
+			} else if r.Fd == 0 {
+				c.PipedIn, c.Feeders, c.input = false, nil, math.MaxInt
 			}
 			r.Outer = i > first
 			list = append(list, r)
 		}
-		c.ownInput(list)
 		c.Redirs = append(list, c.Redirs...)
-	}
-}
-
-// ownInput takes the command off its pipe if one of the redirections gives it
-// another input.
-func (c *Simple) ownInput(redirs []Redir) {
-	for _, r := range redirs {
-		if r.Fd == 0 {
-			c.PipedIn, c.Feeders, c.input = false, nil, math.MaxInt
-		}
 	}
 }
 
@@ -580,33 +574,34 @@ func (p *shellParser) simple() {
 	n, start := len(p.out.Commands), p.pos
 	p.out.Commands = append(p.out.Commands, Simple{Scope: p.scope, Subst: p.subst, Maybe: p.maybe, Repeats: p.repeats,
 		PipedIn: p.piped, Feeders: p.feeders, input: p.input})
+	base := len(p.words)
 	var assigns []Assign
-	var words []Word
 	var redirs []Redir
 	defer func() { // also where the reading stops
+		p.redirect(n, n+1, redirs)
 		c := &p.out.Commands[n]
-		c.Assigns, c.Words, c.Redirs = assigns, words, redirs
-		c.ownInput(redirs)
+		c.Assigns, c.Words = assigns, slices.Clone(p.words[base:])
+		p.words = p.words[:base]
 	}()
 	for p.blanks(); ; p.blanks() {
-		if p.redir(&redirs) || len(words) == 0 && p.assign(&assigns) {
+		if p.redir(&redirs) || len(p.words) == base && p.assign(&assigns) {
 			continue
 		}
 		if p.wordEnds() {
 			break
 		}
 		w := p.word(false)
-		words = append(words, w)
+		p.words = append(p.words, w)
 		switch {
 		case p.at() == '(':
 			p.stop("( after a word: a function, an array or an extended pattern")
 		case p.descriptor(w):
 			p.stop("bash's descriptor before a redirection")
-		case len(words) == 1 && isKeyword(w.Raw):
+		case len(p.words) == base+1 && isKeyword(w.Raw):
 			p.stop("reserved word after an assignment or redirection")
 		}
 	}
-	switch {
+	switch words := p.words[base:]; {
 	case len(words) > 0 && !words[0].Const:
 		p.note(notConstant)
 	case len(words) > 0:

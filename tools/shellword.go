@@ -43,14 +43,13 @@ func (p *shellParser) word(value bool) Word {
 		c := p.src[p.pos]
 		switch c {
 		case '\'':
-			n := strings.IndexByte(p.src[p.pos+1:], c)
-			if n < 0 {
+			text, _, ok := strings.Cut(p.src[p.pos+1:], "'")
+			if !ok {
 				p.stop("quote without end")
 			}
-			text := p.src[p.pos+1 : p.pos+1+n]
-			p.buf = append(p.buf, text...)
-			p.pos += n + 1
 			p.lines(text)
+			p.buf = append(p.buf, text...)
+			p.pos += len(text) + 1
 			continue
 		case '"':
 			p.pos++
@@ -132,7 +131,7 @@ func (p *shellParser) finish(raw string, s *wordState, single bool) Word {
 // to itself.
 func isNumber(s string) bool {
 	s, _ = strings.CutPrefix(s, "-")
-	return s != "" && strings.Trim(s, "0123456789") == ""
+	return s != "" && isDigit(s[0]) && strings.Trim(s, "0123456789") == ""
 }
 
 // lines checks text that may hold line ends and is part of a token: shells do not
@@ -143,31 +142,27 @@ func (p *shellParser) lines(text string) {
 	}
 }
 
-// quoted reads text up to the byte end, a double quote or the line end in a
+// quoted reads text up to the byte end: a double quote, or the line end in a
 // here-document. A backslash quotes only the bytes of set.
 func (p *shellParser) quoted(s *wordState, end byte, set string) {
-	for p.pos < len(p.src) && p.src[p.pos] != end {
-		switch c := p.src[p.pos]; c {
-		case '\\':
-			switch next := p.ahead(1); {
-			case next == '\n':
-				p.pos += 2
-				continue
-			case next != 0 && strings.IndexByte(set, next) >= 0:
-				p.pos++
-				c = next
-			}
-			p.buf = append(p.buf, c)
-			p.pos++
-		case '$':
+	for ; p.pos < len(p.src) && p.src[p.pos] != end; p.pos++ {
+		c := p.src[p.pos]
+		switch next := p.ahead(1); {
+		case c == '$':
 			p.dollar(s, end)
-		case '`':
+			p.pos--
+			continue
+		case c == '`':
 			p.backquote(s, false)
+			continue
+		case c == '\\' && next == '\n':
 			p.pos++
-		default:
-			p.buf = append(p.buf, c)
+			continue
+		case c == '\\' && next != 0 && strings.IndexByte(set, next) >= 0:
 			p.pos++
+			c = next
 		}
+		p.buf = append(p.buf, c)
 	}
 }
 
@@ -262,7 +257,8 @@ func (p *shellParser) nested() {
 
 // arithmetic reads an arithmetic expansion after "$((". Only numbers, variables
 // and operators that change nothing are understood: bash evaluates what it finds
-// in a variable once more, and would run a substitution in a subscript there.
+// in a variable once more, and runs a substitution in a subscript there. "a$b" is
+// the name of some other variable.
 func (p *shellParser) arithmetic() {
 	for depth := 0; depth >= 0; {
 		c := p.at()
@@ -278,7 +274,7 @@ func (p *shellParser) arithmetic() {
 			for isNameByte(p.ahead(1), false) {
 				p.pos++
 			}
-		case c == '$' && isNameByte(p.ahead(1), true):
+		case c == '$' && isNameByte(p.ahead(1), true) && !isNameByte(p.src[p.pos-1], false):
 		case c == 0 || strings.IndexByte(" \t+-*/%", c) < 0 || (c == '+' || c == '-') && p.ahead(1) == c:
 			p.stop("more than numbers, names and plain operators in arithmetic")
 		}
@@ -289,8 +285,6 @@ func (p *shellParser) arithmetic() {
 	}
 	p.pos++
 }
-
-var redirOps = []string{"<<<", "<<-", "<<", "<&", "<>", ">>", ">&", ">|", "<", ">"} // a longer one before its start
 
 // redir adds a redirection to list, if one stands here.
 func (p *shellParser) redir(list *[]Redir) bool {
@@ -304,7 +298,7 @@ func (p *shellParser) redir(list *[]Redir) bool {
 	} else if c != '<' {
 		return false
 	}
-	for _, r.Op = range redirOps {
+	for _, r.Op = range []string{"<<<", "<<-", "<<", "<&", "<>", ">>", ">&", ">|", "<", ">"} {
 		if strings.HasPrefix(p.src[p.pos:], r.Op) {
 			break
 		}
@@ -320,7 +314,9 @@ func (p *shellParser) redir(list *[]Redir) bool {
 	switch t := r.Target.Raw; r.Op {
 	case "<<", "<<-":
 		delim := r.Target.Text
-		if usual := strings.Trim(delim, "-.0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""; !usual || delim == "" || p.ticks {
+		if delim == "" || p.ticks || strings.ContainsFunc(delim, func(c rune) bool {
+			return c >= 0x80 || c != '-' && c != '.' && !isNameByte(byte(c), false)
+		}) {
 			p.stop("here-document with an unusual delimiter or in backquotes")
 		}
 		r.Body = &Word{}
@@ -380,11 +376,11 @@ func (p *shellParser) hereBody(h hereDoc) {
 			p.stop("here-document without end")
 		}
 		// Where the body expands, bash joins continued lines before it looks
-		// for the delimiter, dash does not. In a substitution bash also takes
-		// the delimiter with something after it.
-		before := strings.TrimRight(line, "\\")
-		continues := !h.quoted && (len(line)-len(before))%2 == 1
-		if line == h.delim || p.subst && strings.HasPrefix(line, h.delim) || continues && strings.HasPrefix(h.delim, line[:len(line)-1]) {
+		// for tabs and the delimiter, dash does not. In a substitution bash also
+		// takes the delimiter with something after it.
+		continues := !h.quoted && (len(line)-len(strings.TrimRight(line, "\\")))%2 == 1
+		if line == h.delim || p.subst && strings.HasPrefix(line, h.delim) ||
+			continues && (h.tabs || strings.HasPrefix(h.delim, line[:len(line)-1])) {
 			p.pos = from
 			p.stop("here-document with a doubtful end")
 		}
