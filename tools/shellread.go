@@ -600,9 +600,8 @@ func readRm(a *analysis, c *command, o *options) {
 	if strings.TrimPrefix(path.Base(c.call.word), "g") != "rm" {
 		return
 	}
-	dynamic := slices.ContainsFunc(o.operands, func(w Word) bool {
-		return !w.Const && w.Prefix == "" && (strings.ContainsAny(w.Raw, "$`…") || globsOption(w.Raw))
-	})
+	dynamic := slices.ContainsFunc(o.operands, func(w Word) bool { return !w.Const && w.Prefix == "" && strings.ContainsAny(w.Raw, "$`…") })
+	globs := slices.ContainsFunc(c.words[1:], func(w Word) bool { return !w.Const && globsOption(w.Raw) })
 	switch {
 	case o.has("-r", "-R", "--recursive"):
 		a.warn("deletes recursively")
