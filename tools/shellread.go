@@ -616,7 +616,7 @@ func readRm(a *analysis, c *command, o *options) {
 
 // readChmod: recursive changes of more than plain folders below.
 func readChmod(a *analysis, c *command, o *options) {
-	if mode := o.firm(); strings.ContainsAny(mode, "s") || len(strings.TrimLeft(mode, "0")) >= 4 {
+	if mode := o.firm(); path.Base(c.call.word) == "chmod" && (strings.Contains(mode, "s") || len(strings.TrimLeft(mode, "0")) >= 4) {
 		a.warn("makes a program run with the rights of its owner")
 	}
 	if !o.has("-R", "--recursive") && !(o.loose && c.fed) {
