@@ -377,6 +377,7 @@ func TestEndlessStreams(t *testing.T) {
 		"a document":     {io.MultiReader(strings.NewReader("{"), &repeated{text: `"a":"` + big + big + `",` + "\n"}), "16 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			reply, err := readReply(test.body, "a")
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error is %v, want %q", err, test.want)
