@@ -314,7 +314,7 @@ func (c *chat) append(lines ...chatLine) error {
 	}
 	c.torn = true // until the whole has been written
 	if _, err := c.file.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("the chat could not be written: %w", err)
+		return fmt.Errorf("%w: the chat %q: %v", errAudit, c.Name, err)
 	}
 	c.torn = false
 	for _, l := range lines {

@@ -191,9 +191,10 @@ func (h *chatHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &apiError{http.StatusConflict, "chat_busy", "this chat has a running turn; set \"user\" to use another chat", ""})
 		return
 	case err != nil:
-		h.debug("chat %q: %v", name, err)
 		if c.Done != nil {
 			c.Done(TurnResult{}, err)
+		} else {
+			h.debug("chat %q: %v", name, err)
 		}
 		writeError(w, badRequest("turn_failed", "", "the chat could not be opened"))
 		return

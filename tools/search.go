@@ -102,7 +102,11 @@ func (t *target) search(ctx context.Context, args Args) (out Output, err error) 
 		defer start.Close()
 		s.folder(start, "", 0)
 	}
-	out.Text = cmp.Or(s.out.String(), fmt.Sprintf("(no hits among %d entries)", s.seen))
+	none := fmt.Sprintf("(no hits among %d entries)", s.seen)
+	if s.list && s.seen == 0 {
+		none = "(the folder is empty)"
+	}
+	out.Text = cmp.Or(s.out.String(), none)
 	if s.protected > 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("%d protected entries are left out", s.protected))
 	}
