@@ -70,26 +70,17 @@ func copySelf(t *testing.T, dir string) string {
 	return filepath.Join(dir, "picket.test")
 }
 
-// needs skips a test without a program, and fails it where all are required.
 func needs(t testing.TB, program, install string) {
 	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-			t.Fatalf("install %s", install)
-		}
-		t.Skipf("no %s: install %s", program, install)
-	}
+	_, err := exec.LookPath(program)
+	need(t, err == nil, program+" (install "+install+")")
 }
 
 func needBox(t testing.TB) {
 	t.Helper()
 	needs(t, "bwrap", "bubblewrap")
-	if out, err := exec.Command("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true").CombinedOutput(); err != nil {
-		if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-			t.Fatalf("bubblewrap makes no box here: %s", out)
-		}
-		t.Skipf("bubblewrap makes no box here, allow user namespaces: %s", out)
-	}
+	out, err := exec.Command("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true").CombinedOutput()
+	need(t, err == nil, "a bubblewrap that makes a box (allow user namespaces): "+string(out))
 }
 
 // testBox makes a box with a workspace of its own, below a home of its own.
@@ -732,7 +723,7 @@ if __name__ == "__main__":
 		t.Run(c.program, func(t *testing.T) {
 			needs(t, c.program, c.install)
 			if s.lookPath(c.program) == "" {
-				t.Skipf("%s is not in the box: install %s for all users", c.program, c.install)
+				need(t, false, c.program+" in the box (install "+c.install+" for all users)")
 			}
 			if got := printed(t, s, c.line); got != c.want {
 				t.Error(got)

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // need skips a test that cannot run here, or fails it where all must run. what
 // says what to install.
-func need(t *testing.T, ok bool, what string) {
+func need(t testing.TB, ok bool, what string) {
 	t.Helper()
 	switch {
 	case ok:
@@ -39,7 +39,7 @@ func need(t *testing.T, ok bool, what string) {
 	}
 }
 
-func needProgram(t *testing.T, names ...string) {
+func needProgram(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		_, err := exec.LookPath(name)

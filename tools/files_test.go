@@ -762,3 +762,23 @@ func BenchmarkFilesSearch(bench *testing.B) {
 		Files.Execute(context.Background(), call)
 	}
 }
+
+// An answer about a change is bound to the content that it was to change.
+func TestFilesBindsTheContentItChanges(t *testing.T) {
+	args, err := Files.Parse([]byte(`{"action":"append","path":"f","content":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := Files.Assess(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := func(size, changed int64) string {
+		facts := Facts{Workspace: "/ws", Roots: []string{"/ws"}, Paths: map[string]PathFact{
+			"f": {Resolved: "/ws/f", Place: Workspace, Exists: true, Regular: true, Size: size, Changed: changed}}}
+		return strings.Join(Files.Judge(args, plan, facts).Bound, "; ")
+	}
+	if bound(1, 1) != bound(1, 1) || bound(1, 1) == bound(1, 2) || bound(1, 1) == bound(2, 1) {
+		t.Errorf("bound to %q and %q", bound(1, 1), bound(1, 2))
+	}
+}
