@@ -778,7 +778,7 @@ func TestFilesBindsTheContentItChanges(t *testing.T) {
 			"f": {Resolved: "/ws/f", Place: Workspace, Exists: true, Regular: true, Size: size, Changed: changed}}}
 		return strings.Join(Files.Judge(args, plan, facts).Bound, "; ")
 	}
-	if bound(1, 1) != bound(1, 1) || bound(1, 1) == bound(1, 2) || bound(1, 1) == bound(2, 1) {
+	if bound(1, 1) == bound(1, 2) || bound(1, 1) == bound(2, 1) {
 		t.Errorf("bound to %q and %q", bound(1, 1), bound(1, 2))
 	}
 }
