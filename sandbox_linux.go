@@ -368,8 +368,8 @@ func (s *sandbox) homeLinks() map[string]string {
 }
 
 // bwrapArgs is the argument list of bwrap(1). Later mounts cover earlier ones.
-// Descriptor 3 is for what bubblewrap reports, 4 holds the box, 5 is the script.
-func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount) []string {
+// Descriptor 3 is for what bubblewrap reports, 4 holds the box.
+func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []string {
 	var a []string
 	add := func(args ...string) { a = append(a, args...) }
 	with := func(option string) bool { return !slices.Contains(s.box.without, option) }
@@ -410,7 +410,7 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount) []string {
 	argv := slices.Clone(c.Argv)
 	if i := slices.Index(argv, tools.ScriptArg); i >= 0 {
 		argv[i] = boxScript
-		add("--perms", "0444", "--ro-bind-data", "5", boxScript)
+		add("--perms", "0444", "--ro-bind-data", strconv.Itoa(script), boxScript)
 	}
 	for _, m := range mounts {
 		if m.kind == mountHidden {
@@ -428,17 +428,18 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	defer h.close()
 	repos, err := s.findRepos()
 	var mounts []mount
+	script := 0
 	if err == nil {
 		mounts, err = s.mounts(c, repos)
 	}
 	if err == nil {
-		err = h.open(c)
+		script, err = h.open(c)
 	}
 	if err != nil {
 		return tools.ExecResult{Err: "the sandbox cannot be made: " + err.Error()}
 	}
 	before := gitState(repos, written)
-	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts)...)
+	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script)...)
 	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
 	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
 	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
@@ -458,22 +459,39 @@ type holder struct {
 	first         *os.Process // in the box; nil before it is known
 }
 
-func (h *holder) open(c tools.Command) error {
-	var given, script [2]*os.File
-	var err, err2, err3 error
-	h.status, given[0], err = os.Pipe()
-	given[1], h.block, err2 = os.Pipe()
-	h.cmd.ExtraFiles = given[:]
+// open makes what the box is held by. The first two descriptors are always those
+// that bwrapArgs names.
+func (h *holder) open(c tools.Command) (script int, err error) {
+	var status, block *os.File
+	var err2 error
+	h.status, status, err = os.Pipe()
+	block, h.block, err2 = os.Pipe()
+	h.give(status)
+	h.give(block)
 	h.events = json.NewDecoder(io.LimitReader(h.status, 64<<10))
-	if slices.Contains(c.Argv, tools.ScriptArg) {
-		script[0], script[1], err3 = os.Pipe()
-		h.cmd.ExtraFiles = append(h.cmd.ExtraFiles, script[0])
-		go func() {
-			script[1].Write(c.Script) // fails if bubblewrap does, which says why itself
-			script[1].Close()
-		}()
+	if err = errors.Join(err, err2); err == nil && slices.Contains(c.Argv, tools.ScriptArg) {
+		script, err = h.giveBytes(c.Script)
 	}
-	return errors.Join(err, err2, err3)
+	return script, err
+}
+
+// give passes a file to bubblewrap and returns its descriptor there.
+func (h *holder) give(f *os.File) int {
+	h.cmd.ExtraFiles = append(h.cmd.ExtraFiles, f)
+	return 2 + len(h.cmd.ExtraFiles)
+}
+
+// giveBytes passes what bubblewrap reads from a pipe to its end.
+func (h *holder) giveBytes(b []byte) (int, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	go func() {
+		w.Write(b) // fails if bubblewrap does, which says why itself
+		w.Close()
+	}()
+	return h.give(r), nil
 }
 
 // boxStart is how long bubblewrap may take to make a box.

@@ -385,7 +385,7 @@ func TestBoxArguments(t *testing.T) {
 		box: box{links: map[string]string{"/bin": "usr/bin"}}}
 	c := tools.Command{Argv: []string{"--bind", "/", tools.ScriptArg}}
 	mounts := []mount{{"/usr", "/usr", mountRO}, {"/ws", "/ws", mountBind}, {"/ws/data", "/ws/data", mountHidden}}
-	got := strings.Join(s.bwrapArgs(c, mounts), " ")
+	got := strings.Join(s.bwrapArgs(c, mounts, 5), " ")
 	want := "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --unshare-net --disable-userns " +
 		"--cap-drop ALL --new-session --die-with-parent --json-status-fd 3 --block-fd 4 " +
 		"--proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --perms 1777 --size 536870912 --tmpfs /dev/shm " +
@@ -398,7 +398,7 @@ func TestBoxArguments(t *testing.T) {
 	}
 	c.Network, s.box.without = true, []string{"--size", "--disable-userns"}
 	for _, opt := range []string{"--size", "--disable-userns", "--unshare-net"} {
-		if slices.Contains(s.bwrapArgs(c, mounts), opt) {
+		if slices.Contains(s.bwrapArgs(c, mounts, 5), opt) {
 			t.Errorf("%s is still there", opt)
 		}
 	}
@@ -1085,7 +1085,7 @@ func BenchmarkBox(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	args := s.bwrapArgs(tools.Command{Argv: []string{"/bin/true"}}, m)
+	args := s.bwrapArgs(tools.Command{Argv: []string{"/bin/true"}}, m, 0)
 	i := slices.Index(args, "--json-status-fd") // and the other one
 	args = slices.Delete(args, i, i+4)
 	env := s.environ(nil)
