@@ -172,7 +172,9 @@ type Secret string
 // Reveal returns the value itself. What it goes to must not be kept or shown.
 func (s Secret) Reveal() string { return string(s) }
 
-var wholePlaceholder = lazyRegexp(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
+const placeholderExpr = `\{\{vault:\s*([A-Za-z0-9_.-]{1,64})\s*\}\}`
+
+var placeholderForm, wholePlaceholder = lazyRegexp(placeholderExpr), lazyRegexp(`^`+placeholderExpr+`$`)
 
 // Placeholder reports whether the value is the name of one in the vault.
 func (s Secret) Placeholder() bool { return wholePlaceholder().MatchString(string(s)) }
