@@ -108,7 +108,7 @@ func (p *program) settings(f taskFlags) (*app, error) {
 	a.red = newRedactor(secrets)
 	p.redact = a.red.String
 	// What the vault held before stays known: it may be in a text on its way.
-	a.vault, _ = openVault(vaultOptions{Data: a.folders.Data, Config: a.folders.Config, Key: a.folders.expandKey(a.cfg.VaultKey.Reveal()),
+	a.vault, _ = openVault(vaultOptions{Data: a.folders.Data, Config: a.folders.Config, Key: a.cfg.VaultKey.Reveal(),
 		Changed: func(list []secretValue) {
 			for _, s := range list {
 				if !slices.Contains(secrets, s) {

@@ -185,14 +185,6 @@ func (f folders) expand(path string) string {
 	return path
 }
 
-// expandKey is expand for a key that may be in a file.
-func (f folders) expandKey(key string) string {
-	if path, ok := strings.CutPrefix(key, "file:"); ok {
-		return "file:" + f.expand(path)
-	}
-	return key
-}
-
 // systemFolders are shared by all of a system or hold many people's files. What
 // lies in the trees may not be a workspace either.
 var (

@@ -111,15 +111,17 @@ type vaultEntry struct {
 
 var vaultNameForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
+var errSecretName = errors.New("the name of a secret is 1 to 64 letters, digits, _, . or -")
+
 // check says what is wrong with an entry; the value is not in the error.
 func (e *vaultEntry) check() error {
 	switch {
 	case !vaultNameForm.MatchString(e.Name):
-		return errors.New("the name of a secret is 1 to 64 letters, digits, _, . or -")
+		return errSecretName
 	case strings.TrimSpace(e.Value) == "":
 		return errors.New("the value is empty")
 	case len(e.Value) > maxSecret:
-		return fmt.Errorf("the value has %d bytes, at most %d", len(e.Value), maxSecret)
+		return fmt.Errorf("the value is longer than %d bytes", maxSecret)
 	case !utf8.ValidString(e.Value) || strings.ContainsRune(e.Value, 0):
 		return errors.New("the value is not UTF-8 text without NUL: encode it, in base64 for example")
 	}
@@ -545,6 +547,20 @@ func (v *vault) Settle(ctx context.Context) error {
 		return err
 	}
 	return v.opt.Log.knowVault(ctx, v.header.Generation)
+}
+
+// kdf is "key" or "argon2id", "" if there is no vault.
+func (v *vault) kdf() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.header.KDF
+}
+
+// protect gives the vault that the next Set makes a passphrase.
+func (v *vault) protect(phrase string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.opt.New = phrase
 }
 
 // Close lets go of the files.
