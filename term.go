@@ -560,6 +560,8 @@ func readHidden(ctx context.Context, prompt string) (string, error) {
 		return "", err
 	}
 	line, err := newLineReader(tty.in).line(ctx)
-	io.WriteString(tty.out, "\n")
+	if io.WriteString(tty.out, "\n"); err == io.EOF {
+		err = errors.New("nothing was typed")
+	}
 	return line, err
 }
