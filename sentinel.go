@@ -125,11 +125,6 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	if err != nil {
 		return err.Error(), stepArguments
 	}
-	if s.ready != nil {
-		if err := s.ready(); err != nil {
-			return err.Error() + ", so no tool runs", stepGuard
-		}
-	}
 	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
 		return "it names a secret, and no secret of that name is known", stepGuard
 	}
@@ -143,6 +138,11 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 // judge looks the names of the plan up and says what they mean. It is done
 // again after every wait.
 func (s *Sentinel) judge(c *callState) (why, step string) {
+	if s.ready != nil {
+		if err := s.ready(); err != nil {
+			return err.Error() + ", so no tool runs", stepGuard
+		}
+	}
 	facts := s.resolver.facts(c.plan)
 	for _, p := range c.plan.Paths {
 		if f, ok := facts.Paths[p.Name]; ok && f.Place == tools.Protected {

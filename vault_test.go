@@ -23,6 +23,8 @@ import (
 
 	"golang.org/x/crypto/argon2"
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"picket/tools"
 )
 
 func unhex(t testing.TB, s string) []byte {
@@ -37,6 +39,7 @@ func unhex(t testing.TB, s string) []byte {
 // The primitives are others' code; that they are the right ones, called with
 // their arguments in the right places, is what published vectors show.
 func TestVaultPrimitives(t *testing.T) {
+	t.Parallel()
 	// draft-irtf-cfrg-xchacha-03, appendix A.3.1.
 	key := unhex(t, "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f")
 	nonce := unhex(t, "404142434445464748494a4b4c4d4e4f5051525354555657")
@@ -192,6 +195,7 @@ func bigVault(t testing.TB) (b []byte, check, body int) {
 }
 
 func TestVaultEveryFlipIsNoticed(t *testing.T) {
+	t.Parallel()
 	b, check, body := bigVault(t)
 	for i := range b {
 		want := errVaultBody
@@ -378,6 +382,7 @@ func TestVaultRefusesEntries(t *testing.T) {
 
 // A vault that is full refuses, and stays as it is.
 func TestVaultIsBounded(t *testing.T) {
+	t.Parallel()
 	v := mustOpen(t, testVault(t))
 	var err error
 	n := 0
@@ -627,6 +632,7 @@ func TestRedactorLearnsFromTheVault(t *testing.T) {
 	other := mustOpen(t, vaultOptions{Data: a.folders.Data, Config: a.folders.Config, Log: log})
 	for i := range 3 {
 		value := fmt.Sprintf("secret number %d", i)
+		mustSet(t, other, "M", value+" of another") // so that the file could have its inode again
 		mustSet(t, other, "N", value)
 		if got := p.redact("<" + value + ">"); got != "<{{vault:N}}>" {
 			t.Errorf("%d: %s", i, got)
@@ -657,6 +663,37 @@ func TestRedactorLearnsFromTheVault(t *testing.T) {
 	}
 	if got := p.redact("secret number 2"); got != "{{vault:N}}" {
 		t.Errorf("with a damaged vault: %s", got)
+	}
+}
+
+func TestGateWithADamagedVaultDenies(t *testing.T) {
+	for name, later := range map[string]bool{"before the call": false, "while it is asked about": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newGateRig(t)
+			data := filepath.Join(r.dir, "data")
+			v := mustOpen(t, vaultOptions{Data: data, Config: filepath.Join(r.dir, "config"), Log: r.gate.log})
+			mustSet(t, v, "A", "supersecret")
+			r.gate.ready = v.Refresh
+			damage := func() {
+				if err := writeFileAtomic(v.path, []byte("picket-vault/1\n")); err != nil {
+					t.Error(err)
+				}
+			}
+			if later {
+				r.j.Risk = tools.Sensitive
+				r.turn.Caller.Ask = func(context.Context, Card) (Answer, error) {
+					damage()
+					return Answer{Allow: true, Scope: tools.Once}, nil
+				}
+			} else {
+				damage()
+			}
+			res := r.gate.Do(context.Background(), r.turn, call("act", `{"x":"1"}`))
+			if !res.Refused || !strings.Contains(res.Text, "header is damaged") {
+				t.Errorf("%+v", res)
+			}
+			r.wantRecords("deny", 0)
+		})
 	}
 }
 
@@ -743,6 +780,7 @@ func vaultWriter(dir, name string, count int) *exec.Cmd {
 }
 
 func TestVaultWritersLoseNothing(t *testing.T) {
+	t.Parallel()
 	o := testVault(t)
 	dir := filepath.Dir(o.Data)
 	var list []*exec.Cmd
@@ -778,6 +816,7 @@ func TestVaultWritersLoseNothing(t *testing.T) {
 // A writer that is killed leaves the old vault or the new one, which opens, and a
 // log that says so. Nothing that was reported as done is lost.
 func TestVaultSurvivesKill(t *testing.T) {
+	t.Parallel()
 	o := testVault(t)
 	dir := filepath.Dir(o.Data)
 	v := mustOpen(t, o)
