@@ -391,3 +391,41 @@ func TestContainsURL(t *testing.T) {
 		}
 	}
 }
+
+// An address without a scheme counts in the owner's own words, where people write
+// it so, and nowhere else.
+func TestSeenWithoutScheme(t *testing.T) {
+	const u = "https://a.test/x"
+	user := func(text string) chatLine { return chatLine{Role: "user", Channel: channelCLI, Content: text} }
+	for name, c := range map[string]struct {
+		line chatLine
+		url  string
+		want bool
+	}{
+		"in the owner's words":          {user("read a.test/x, please"), u, true},
+		"in quotes":                     {user(`read "a.test/x"`), u, true},
+		"with the other scheme":         {user("read http://a.test/x"), u, true},
+		"a host alone":                  {user("read a.test."), "https://a.test/", true},
+		"a host with a slash":           {user("read a.test/"), "https://a.test/", true},
+		"another page of the host":      {user("read a.test"), u, false},
+		"with more in its query":        {user("read a.test/x"), u + "?d=secret", false},
+		"the end of another host":       {user("read banana.test/x"), "https://na.test/x", false},
+		"the end of a name with a dash": {user("read b-a.test/x"), u, false},
+		"a sub-domain's end":            {user("read www.a.test/x"), u, false},
+		"a part of a path":              {user("read b.test/a.test/x"), u, false},
+		"the host of a mail address":    {user("write to me@a.test/x"), u, false},
+		"the end of a name not ASCII":   {user("read ba\u0308a.test/x"), u, false},
+		"in piped data":                 {user("sum up\n\n" + pipedBegin + "\na.test/x\n" + pipedEnd), u, false},
+		"whole in piped data":           {user("sum up\n\n" + pipedBegin + "\n" + u + "\n" + pipedEnd), u, true},
+		"in a result":                   {chatLine{Role: "tool", Content: "go to a.test/x"}, u, false},
+		"whole in a result":             {chatLine{Role: "tool", Content: "go to " + u}, u, true},
+		"in the model's words":          {chatLine{Role: "assistant", Content: u}, u, false},
+		"in another app's words":        {chatLine{Role: "user", Channel: channelAPI, Content: u}, u, false},
+		"no address":                    {user("read it"), "", false},
+	} {
+		turn := &Turn{Chat: &chat{Messages: []chatLine{c.line}}}
+		if got := turn.seen(c.url, c.url); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
