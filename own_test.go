@@ -70,7 +70,7 @@ func (s *ownScenario) play(t *testing.T) {
 		t.Fatal(err)
 	}
 	ws, extra, data := filepath.Join(dir, "ws"), filepath.Join(dir, "extra"), filepath.Join(dir, "data")
-	for _, d := range []string{ws, extra, data, ws + "/src", ws + "/.git"} {
+	for _, d := range []string{ws, extra, data, ws + "/src", ws + "/.git", ws + "/.picket"} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -79,6 +79,9 @@ func (s *ownScenario) play(t *testing.T) {
 		if err := os.WriteFile(f, []byte("a"), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Symlink(ws+"/.picket", ws+"/link"); err != nil {
+		t.Fatal(err)
 	}
 	cfgBox := boxConfig{Mode: "off", Workspace: ws}
 	if strings.Contains(jsonText(s.Calls), "@EXTRA") { // with a further root, commands see the owner's private files
@@ -97,7 +100,7 @@ func (s *ownScenario) play(t *testing.T) {
 		cfg.Sentinel.Mode = s.Mode
 	}
 	gate := &Sentinel{tools: map[string]tools.Tool{}, redact: keepText, host: tools.Host{Workspace: ws},
-		resolver: &resolver{workspace: ws, roots: box.Roots(), home: "/home/owner", hidden: []string{data}, box: box}}
+		resolver: &resolver{workspace: ws, roots: box.Roots(), home: "/home/owner", hidden: []string{data, ws + "/.picket"}, box: box}}
 	for _, tool := range allTools() {
 		gate.tools[tool.Name] = tool
 	}

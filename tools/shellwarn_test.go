@@ -1,6 +1,9 @@
 package tools
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // Warnings come from what a line runs, in every spelling of it, and not from its
 // text.
@@ -36,6 +39,17 @@ func TestShellWarnings(t *testing.T) {
 		for _, line := range c.quiet {
 			if j := judgeLine(t, line, true); len(j.Warnings) > 0 {
 				t.Errorf("%s: %q warns: %q", c.kind, line, j.Warnings)
+			}
+		}
+	}
+}
+
+// A call that gets the network says what that means on this machine.
+func TestNetworkIsNamed(t *testing.T) {
+	for _, boxed := range []bool{true, false} {
+		for _, j := range []Judgement{judgeLine(t, "curl https://x.test", boxed), judgePy(t, "import socket", boxed)} {
+			if !slices.Contains(j.Why, reachesNetwork) {
+				t.Errorf("boxed %v: %s says only %q", boxed, j.Summary, j.Why)
 			}
 		}
 	}
