@@ -31,7 +31,7 @@ type foreignTool struct {
 	Form           string   `json:"form"`    // of the targets: address, name or url
 	Sends          bool     `json:"sends"`   // more than a GET
 	ChangesOutside bool     `json:"changes_outside"`
-	Source         string   `json:"source"` // table: of the published mapping; own
+	Source         string   `json:"source"` // table, or own: a judgement made here
 	Why            string   `json:"why"`
 }
 
