@@ -84,6 +84,9 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 	if scan.later != "" {
 		j.warn("the code names " + scan.later)
 	}
+	if scan.git && !facts.Boxed { // a box protects repositories that are there, and names new ones
+		j.warn("the code names .git")
+	}
 	if network || !facts.Boxed || !facts.NetBlocked {
 		t.Widest, t.Why = Task, "it can send data to any host"
 	}
@@ -108,6 +111,7 @@ type pythonScan struct {
 
 	absolute []string // absolute paths in string literals
 	later    string   // a file that others run or obey, and who
+	git      bool     // the folder's bare name: mostly one to be skipped
 }
 
 const (
@@ -300,7 +304,10 @@ func (s *pythonScan) literal(code string, i int, prefix string, depth int) int {
 
 // text looks for paths in a literal.
 func (s *pythonScan) text(t string) {
-	if why := startedLater(t); why != "" && len(t) < 200 {
+	switch why := startedLater(t); {
+	case t == ".git":
+		s.git = true
+	case why != "" && len(t) < 200:
 		s.later = t + ", which " + why
 	}
 	switch {

@@ -27,8 +27,8 @@ func TestShellWarnings(t *testing.T) {
 			[]string{"git push", "git push origin main", "git commit -m 'push -f'"}},
 		{"the machine", []string{"shutdown now", "poweroff", "reboot", "halt", "systemctl stop x", "systemctl enable x", "crontab -", "crontab -r", "kill -9 -1", "kill -1 -1", ":(){ :|:& };:"},
 			[]string{"kill %1", "echo poweroff", "git log --grep=reboot"}},
-		{"what runs later", []string{"echo x >> ~/.bashrc", "tee -a ~/.profile < x", "cp x .git/hooks/pre-commit", "ln -s x .envrc", "git config core.pager x", "git remote add o x"},
-			[]string{"cat ~/.bashrc", "git config --get core.pager", "ls .git/hooks", "git remote -v"}},
+		{"what runs later", []string{"echo x >> ~/.bashrc", "tee -a ~/.profile < x", "cp x .git/hooks/pre-commit", "ln -s x .envrc", "mv evil/.vscode .", "cp -r evil/.husky .", "tar xf a.tar -C .vscode", "unzip -d .idea a.zip", "git clone https://x.test/y .vscode", "rsync -a x/ .vscode", "git config core.pager x", "git remote add o x"},
+			[]string{"cat ~/.bashrc", "git config --get core.pager", "ls .git/hooks", "ls .vscode", "tar czf a.tgz .vscode", "mkdir -p .github/workflows", "cp .vscode/settings.json old.json", "git remote -v"}},
 		{"traces", []string{"history -c", "rm ~/.bash_history", "shred x", "> ~/.bash_history"}, []string{"git log", "cat x.log"}},
 	} {
 		for _, line := range c.warn {
