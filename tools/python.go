@@ -291,7 +291,11 @@ func (s *pythonScan) literal(code string, i int, prefix string, depth int) int {
 		}
 	}
 	text := code[start:min(i, len(code))]
-	s.text(text)
+	if text == ".git" {
+		s.git = true
+	} else {
+		s.text(text)
+	}
 	if strings.ContainsAny(prefix, "ft") && strings.Contains(text, "{") {
 		if depth > 4 {
 			s.dynamic = true
@@ -304,10 +308,7 @@ func (s *pythonScan) literal(code string, i int, prefix string, depth int) int {
 
 // text looks for paths in a literal.
 func (s *pythonScan) text(t string) {
-	switch why := startedLater(t); {
-	case t == ".git":
-		s.git = true
-	case why != "" && len(t) < 200:
+	if why := startedLater(t); why != "" && len(t) < 200 {
 		s.later = t + ", which " + why
 	}
 	switch {
