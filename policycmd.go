@@ -68,6 +68,11 @@ func checkGrantKey(key string, list []tools.Tool) error {
 	name, target, has := strings.Cut(key, ":")
 	needs := slices.Contains(targeted, name)
 	switch {
+	case name == "net":
+		if u, err := tools.ParseURL("http://" + target); err != nil || u.NetKey() != target {
+			return fmt.Errorf("%q names no host: net:HOST, in lower case", key)
+		}
+		return nil
 	case !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }):
 		return fmt.Errorf("%q names no tool", key)
 	case needs && (target == "" || strings.ContainsAny(target, " \t\n*?")):
@@ -103,8 +108,12 @@ type explanation struct {
 func explain(in *Input, d Decision) explanation {
 	j := &in.Judgement
 	filled := func(list []string) []string { return append([]string{}, list...) } // [] in JSON, not null
+	kind := in.egress()
+	if j.Proxied {
+		kind = j.Egress.Kind
+	}
 	x := explanation{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(),
-		[]string{}, j.Opaque, filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network,
+		[]string{}, j.Opaque, filled(j.Warnings), egressFields{kind.String(), filled(j.Egress.Hosts)}, j.Network,
 		filled(j.Writes), d.Steps}
 	for _, t := range in.targets() {
 		x.Targets = append(x.Targets, t.Key)

@@ -689,6 +689,9 @@ func readCurl(a *analysis, c *command, o *options) {
 		if !w.Const {
 			text = w.Prefix
 		}
+		if !strings.Contains(text, "://") {
+			a.hosts = addHosts(a.hosts, "http://"+text)
+		}
 		if scheme, _, ok := strings.Cut(text, "://"); ok && scheme != "http" && scheme != "https" {
 			o.bad = scheme + "://"
 		}
