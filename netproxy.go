@@ -73,8 +73,9 @@ type netUse struct {
 
 // newNetProxy makes the proxy of one call. connect may be nil: then nothing is
 // allowed. The caller ends it with close.
-func newNetProxy(ctx context.Context, connect func(context.Context, tools.Dest) error, hold func() func()) *netProxy {
-	p := &netProxy{connect: connect, dial: tools.DialPublic, hold: hold, verdicts: map[netKey]*netVerdict{}, used: map[netKey]*netUse{}}
+func newNetProxy(ctx context.Context, connect func(context.Context, tools.Dest) error,
+	dial func(ctx context.Context, network, addr string) (net.Conn, error), hold func() func()) *netProxy {
+	p := &netProxy{connect: connect, dial: dial, hold: hold, verdicts: map[netKey]*netVerdict{}, used: map[netKey]*netUse{}}
 	p.ctx, p.end = context.WithCancel(ctx)
 	quiet := log.New(io.Discard, "", 0)
 	p.server = &http.Server{Handler: p, MaxHeaderBytes: netHeaders, ReadHeaderTimeout: netHeaderTime, IdleTimeout: time.Minute,

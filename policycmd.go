@@ -233,9 +233,10 @@ func (r *rule) lint(which []tools.Tool, blind, labels bool) (out []string) {
 	return out
 }
 
-// canMatch reports whether the tool has the argument, and the pattern may match a value of it.
+// canMatch reports whether the tool has the argument, and the pattern may match a value of it. A boxed call's connections
+// have arguments of their own.
 func (m argPattern) canMatch(t tools.Tool) bool {
-	return slices.ContainsFunc(t.Params, func(p tools.Param) bool {
+	return (t.Name == "shell" || t.Name == "python_execute") && (m.arg == "host" || m.arg == "method" || m.arg == "url") || slices.ContainsFunc(t.Params, func(p tools.Param) bool {
 		if p.Type == "boolean" {
 			p.Enum = []string{"true", "false"}
 		}

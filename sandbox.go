@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,6 +64,8 @@ type sandbox struct {
 	env       map[string]string
 	pathFirst string // a folder of programs that goes before those on PATH
 	box       box    // what only the system with a box needs
+
+	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for boxed calls: tools.DialPublic but in tests
 }
 
 // What a child gets when the call does not say.
@@ -82,7 +85,7 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 	if !slices.Contains([]string{"", "auto", "bwrap", "off"}, cfg.Mode) || !slices.Contains([]string{"", "host", "proxy"}, cfg.Network) {
 		return nil, fmt.Errorf("there is no sandbox.mode %q with sandbox.network %q", cfg.Mode, cfg.Network)
 	}
-	s := &sandbox{cfg: cfg}
+	s := &sandbox{cfg: cfg, dial: tools.DialPublic}
 	if home, err := os.UserHomeDir(); err == nil && home != "/" {
 		s.home = resolveExisting(home)
 	}

@@ -63,6 +63,7 @@ type callState struct {
 	d       Decision
 	by      string
 	started time.Time
+	before  Labels // of the chat, without those of this call
 
 	hop     bool // a redirect of an approved fetch
 	asked   int  // questions so far
@@ -99,6 +100,7 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 	if err := s.recordDecision(ctx, c, Allow); err != nil {
 		return s.logFailed(c, err)
 	}
+	c.before = t.Chat.labels()
 	if err := s.label(ctx, t, c.labels()...); err != nil {
 		return s.finish(ctx, c, tools.Output{Err: "the labels of the chat could not be kept, so the call was not run"}, err)
 	}
@@ -368,6 +370,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		}
 		return ask(ctx, s.redact(q))
 	}
+	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
 	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
 }

@@ -110,7 +110,7 @@ func (s *sandbox) openProxy(ctx *clock, h *holder, c *tools.Command) (*netProxy,
 		return nil, mount{}, err
 	}
 	c.Argv = slices.Concat([]string{boxShim, shimArg(fd, s.netPorts())}, c.Argv)
-	p := newNetProxy(ctx, c.Connect, ctx.hold)
+	p := newNetProxy(ctx, c.Connect, s.dial, ctx.hold)
 	p.running.Go(func() {
 		defer context.AfterFunc(p.ctx, func() { conn.Close() })()
 		listeners, err := takeListeners(conn.(*net.UnixConn), len(s.netPorts()))
