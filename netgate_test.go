@@ -252,7 +252,7 @@ func TestNetGateNamedHostsAreTargets(t *testing.T) {
 	r.shell("wget https://z.test/")
 	r.shell("wget https://z.test/b")
 	if len(r.cards) != 3 || !slices.ContainsFunc(r.cards[2].Lines, func(l string) bool {
-		return strings.HasPrefix(l, "task allows: shell, any program") && strings.Contains(l, ", net:z.test, until this turn ends")
+		return strings.HasPrefix(l, "task allows: shell, any program") && strings.Contains(l, ", net:z.test, also in a chat labelled untrusted, until this turn ends")
 	}) {
 		t.Errorf("%d questions: %q", len(r.cards), r.cards[len(r.cards)-1].Lines)
 	}
