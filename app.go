@@ -366,6 +366,9 @@ func (a *app) boxSentence() string {
 	switch {
 	case st.RefuseExec != "":
 		return "Commands cannot be run here: " + st.RefuseExec + "."
+	case st.NetProxied:
+		return "Commands and Python run in a sandbox: the workspace is writable, home does not exist, and there is no network unless the call asks for it; " +
+			"then it is an HTTP proxy, set in the environment, that reaches web hosts, each one after the owner or the policy admitted it."
 	case st.Boxed && st.NetBlocked:
 		return "Commands and Python run in a sandbox: the workspace is writable, home does not exist, and there is no network unless the call asks for it."
 	case st.Boxed:

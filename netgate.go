@@ -42,6 +42,9 @@ func (s *Sentinel) exec(ctx context.Context, c *callState, cmd tools.Command) to
 	defer g.mu.Unlock()
 	var recs []Record
 	for _, u := range res.Net {
+		if u.Failed != "" && u.In == 0 {
+			g.note(u.Dest, "it could not be reached: "+u.Failed)
+		}
 		rec := g.record(u.Dest, Allow, g.by[u.Host])
 		if u.Refused != "" {
 			rec.Verdict, rec.By = "deny", "guard"

@@ -33,6 +33,7 @@ const (
 	netHeaderTime = 30 * time.Second // for a head, or a ClientHello (RFC 8446, section 4.1.2)
 	maxHello      = 64 << 10         // bytes until its end
 	maxNetURL     = maxListedURL     // bytes of a URL and headers that are no more than a look-up
+	maxLookups    = 32 * maxNetURL   // bytes of all of them to one host
 )
 
 var proxyURL = fmt.Sprintf("http://127.0.0.1:%d", proxyPort)
@@ -55,6 +56,7 @@ type netProxy struct {
 	mu       sync.Mutex
 	verdicts map[netKey]*netVerdict
 	used     map[netKey]*netUse
+	lookups  map[string]int // bytes, by host
 }
 
 type netKey struct {
@@ -75,7 +77,7 @@ type netUse struct {
 // allowed. The caller ends it with close.
 func newNetProxy(ctx context.Context, connect func(context.Context, tools.Dest) error,
 	dial func(ctx context.Context, network, addr string) (net.Conn, error), hold func() func()) *netProxy {
-	p := &netProxy{connect: connect, dial: dial, hold: hold, verdicts: map[netKey]*netVerdict{}, used: map[netKey]*netUse{}}
+	p := &netProxy{connect: connect, dial: dial, hold: hold, verdicts: map[netKey]*netVerdict{}, used: map[netKey]*netUse{}, lookups: map[string]int{}}
 	p.ctx, p.end = context.WithCancel(ctx)
 	quiet := log.New(io.Discard, "", 0)
 	p.server = &http.Server{Handler: p, MaxHeaderBytes: netHeaders, ReadHeaderTimeout: netHeaderTime, IdleTimeout: time.Minute,
@@ -152,6 +154,10 @@ func (p *netProxy) environ() (env []string) {
 func (p *netProxy) decide(ctx context.Context, d tools.Dest) error {
 	key := func(sends bool) netKey { return netKey{d.Host, fmt.Sprint(sends)} }
 	p.mu.Lock()
+	if !d.Sends && p.verdicts[key(false)] != nil { // so bounded are the hosts in it
+		p.lookups[d.Host] += d.Bytes
+		d.Sends = p.lookups[d.Host] > maxLookups
+	}
 	v, other := p.verdicts[key(d.Sends)], p.verdicts[key(!d.Sends)]
 	if other != nil {
 		select {
@@ -244,6 +250,10 @@ func (p *netProxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		p.refuse(w, http.StatusForbidden, d.Host+": "+why)
 		return
 	}
+	u := p.use(d, "")
+	p.mu.Lock()
+	u.Failed = printable(cutBytes(err.Error(), 300))
+	p.mu.Unlock()
 	p.refuse(w, http.StatusBadGateway, d.Host+" could not be reached: "+err.Error())
 }
 

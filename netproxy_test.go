@@ -429,6 +429,28 @@ func TestNetProxyDecidesOnce(t *testing.T) {
 	}
 }
 
+// Many small look-ups are not small.
+func TestNetProxyAddsLookupsUp(t *testing.T) {
+	r := newProxyRig(t, func(_ context.Context, d tools.Dest) error {
+		if d.Sends {
+			return errors.New("that is a lot")
+		}
+		return nil
+	})
+	sent := 0
+	for range 200 {
+		rec := httptest.NewRecorder()
+		r.p.ServeHTTP(rec, httptest.NewRequest("GET", "http://a.test/"+strings.Repeat("x", 400), nil))
+		if rec.Code != 200 {
+			break
+		}
+		sent += 400
+	}
+	if sent < 8<<10 || sent > maxLookups || r.asked.Load() != 2 {
+		t.Errorf("%d bytes of data went out after %d decisions", sent, r.asked.Load())
+	}
+}
+
 // A name that turns out to be of this machine or its network is refused when it
 // is connected to, and that is told apart from a failure.
 func TestNetProxyGuardsTheAddress(t *testing.T) {

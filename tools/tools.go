@@ -329,7 +329,8 @@ type Dest struct {
 // NetUse is what became of one destination.
 type NetUse struct {
 	Dest
-	Refused string // why it is nothing to connect to; "" if it was
+	Refused string // why it is nothing to connect to, "" if it is
+	Failed  string // why it could not be reached the last time, "" if it was
 	Out, In int64  // bytes
 }
 
