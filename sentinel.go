@@ -63,7 +63,7 @@ type callState struct {
 	d       Decision
 	by      string
 	started time.Time
-	before  Labels // of the chat, without those of this call
+	before  Labels // with which it was decided on
 
 	hop     bool // a redirect of an approved fetch
 	asked   int  // questions so far
@@ -100,7 +100,6 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 	if err := s.recordDecision(ctx, c, Allow); err != nil {
 		return s.logFailed(c, err)
 	}
-	c.before = t.Chat.labels()
 	if err := s.label(ctx, t, c.labels()...); err != nil {
 		return s.finish(ctx, c, tools.Output{Err: "the labels of the chat could not be kept, so the call was not run"}, err)
 	}
@@ -160,6 +159,7 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
 		in := s.input(ctx, c)
+		c.before = in.Labels
 		c.d = s.policy.Decide(in)
 		switch c.d.Verdict {
 		case Allow:
