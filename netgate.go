@@ -156,6 +156,7 @@ func (c *callState) judgeHost(d tools.Dest) tools.Judgement {
 		Why:     []string{"the call as it was decided on did not name this host"},
 		Targets: []tools.Target{{Key: "net:" + d.Host, Widest: tools.Always}}, Widest: tools.Always,
 		Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: []string{d.Host}},
+		URL:    d.URL,
 		Sends:  d.Sends, RequestBytes: d.Bytes, Network: true, Proxied: true, Boxed: true, ReadsUntrusted: true,
 	}
 }
