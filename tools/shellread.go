@@ -689,11 +689,13 @@ func readCurl(a *analysis, c *command, o *options) {
 		if !w.Const {
 			text = w.Prefix
 		}
-		if !strings.Contains(text, "://") {
-			a.hosts = addHosts(a.hosts, "http://"+text)
-		}
 		if scheme, _, ok := strings.Cut(text, "://"); ok && scheme != "http" && scheme != "https" {
 			o.bad = scheme + "://"
+		}
+	}
+	for _, w := range o.operands { // http is what it adds
+		if text := w.Text + w.Prefix; !strings.Contains(text, "://") && (w.Const || strings.Contains(text, "/")) {
+			a.hosts = addHosts(a.hosts, "http://"+text)
 		}
 	}
 }
