@@ -349,7 +349,7 @@ func TestNetGateExplains(t *testing.T) {
 		`{"command":"curl x.test/a"}`:                                  "hosts [x.test] [shell:curl net:x.test]",
 		`{"command":"wget \"http://a.test/$HOME\" https://$X/"}`:       "hosts [a.test] [shell:wget net:a.test]",
 		`{"command":"git clone https://user:pw@x.test/r"}`:             "hosts [] [shell:git]",
-		`{"command":"curl a.test/$X b.te$X"}`:                          "hosts [a.test] [shell:curl net:a.test]",
+		`{"command":"curl \"a.test/$X\" \"b.te$X\""}`:                  "hosts [a.test] [shell:curl net:a.test]",
 		`{"command":"git fetch"}`:                                      "hosts [] [shell:git]",
 		`{"command":"curl http://localhost:8080/ http://127.0.0.1/x"}`: "hosts [] [shell:curl]",
 		`{"command":"curl http://localhost:5432/"}`:                    "hosts [localhost:5432] [shell:curl net:localhost:5432]",

@@ -67,7 +67,7 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 		}
 	}
 	raise(!facts.Boxed, "it runs outside the sandbox")
-	raise(network, j.reachesNetwork())
+	raise(network, j.networkWhy())
 	raise(scan.processes, "the code starts other programs")
 	raise(scan.dynamic, "the code builds code when it runs")
 	raise(scan.outside || slices.ContainsFunc(scan.absolute, func(p string) bool {

@@ -93,7 +93,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		}
 	}
 	if network {
-		j.Why = append(j.Why, j.reachesNetwork())
+		j.Why = append(j.Why, j.networkWhy())
 	}
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
@@ -105,11 +105,16 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	return j
 }
 
-func (j *Judgement) reachesNetwork() string {
+const (
+	reachesNetwork = "it can reach the network and what listens on this machine"
+	reachesHosts   = "it can use the network; about a host that is not named here it is decided when it connects"
+)
+
+func (j *Judgement) networkWhy() string {
 	if j.Proxied {
-		return "it can use the network; about a host that is not named here it is decided when it connects"
+		return reachesHosts
 	}
-	return "it can reach the network and what listens on this machine"
+	return reachesNetwork
 }
 
 // reach fills in what follows from where code runs and whether it can have the
