@@ -162,6 +162,15 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		switch c.d.Verdict {
 		case Allow:
 			c.by = c.d.By
+			if c.d.Grants == nil {
+				return Result{}, false
+			}
+			err := s.byGrant(ctx, c, in)
+			if errors.Is(err, errNoGrant) || err != nil && !c.decided && ctx.Err() != nil {
+				continue
+			} else if err != nil {
+				return s.decline(ctx, c, Answer{}, err), true
+			}
 			return Result{}, false
 		case Ask:
 		default:
@@ -181,17 +190,35 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			c.d = d
 			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
 		}
-		if d.Verdict == Allow { // by what the answer granted: the call is the same
+		if d.Verdict == Allow { // granted meanwhile: the call is the same
 			d = c.d
 		}
 		why := voids(&in, &now, c.d, d)
 		if why == "" {
+			if err := s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope)); err != nil {
+				return s.decline(ctx, c, a, err), true
+			}
 			c.by = "owner"
 			return Result{}, false
 		}
 		c.t.Emit(Event{Type: "text", Text: "the answer is void: " + why, wait: true})
 	}
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
+}
+
+// byGrant records that a grant lets the call through, if it still does. The
+// record is in its place before a revocation can be, and then synced.
+func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
+	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
+		if in.Grants = held; s.policy.Decide(in).Verdict != Allow {
+			return errNoGrant
+		}
+		return s.recordDecision(ctx, c, Allow)
+	})
+	if err != nil {
+		return err
+	}
+	return s.log.Append(context.WithoutCancel(ctx), true)
 }
 
 // input is what the policy decides about: the call as it is now.
@@ -205,8 +232,7 @@ func (s *Sentinel) input(ctx context.Context, c *callState) Input {
 	}
 }
 
-// question asks the owner, where that can be done, and keeps what the answer
-// grants.
+// question asks the owner, where that can be done.
 func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
 	from := c.t.Caller
 	if from.Ask == nil && !from.Wait {
@@ -244,9 +270,6 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
-	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
-	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
 	if from.Ask == nil {
