@@ -424,8 +424,9 @@ func (a *Approvals) live(g Grant) bool {
 // Revoke ends the grants of a key, for everybody and in every process, or all grants if key is empty. It returns how many
 // there were.
 func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
-	var recs []Record
+	var unrecorded error
 	err = a.update(ctx, func() ([]Record, error) {
+		var recs []Record
 		for _, g := range a.grants {
 			if (key == "" || g.Key == key) && a.live(g) {
 				recs = append(recs, g.revoked(a.run))
@@ -438,12 +439,15 @@ func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
 		if key == "" && a.distrust != "" { // whatever it was
 			recs = append(recs, Record{Run: a.run, Body: revokeRecord{Labels: []string{}}})
 		}
+		if len(recs) > 0 { // in the order in which it takes effect; it does also where it cannot be recorded
+			unrecorded = a.audit.Append(ctx, true, recs...)
+		}
 		return recs, nil
 	})
-	if err != nil || len(recs) == 0 {
-		return 0, err
+	if err != nil {
+		n = 0
 	}
-	return n, a.audit.Append(ctx, true, recs...)
+	return n, errors.Join(err, unrecorded)
 }
 
 // Trouble says why no grant holds, "" if they do.

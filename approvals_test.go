@@ -306,6 +306,9 @@ func TestAskerProcess(t *testing.T) {
 	}
 	d := openDesk(t, dir, "asker")
 	ans, err := d.Ask(t.Context(), question("q"), func(context.Context) { fmt.Println("asked") })
+	if ans.Scope > tools.Once {
+		err = errors.Join(err, d.Grant(t.Context(), Record{Call: "q"}, "turn", []Grant{{Key: "shell:rm", Scope: ans.Scope, Who: "owner", Workspace: "/ws"}}))
+	}
 	fmt.Printf("answer %v %v %v\n", ans.Allow, ans.Scope, err)
 	os.Exit(0)
 }
@@ -349,8 +352,8 @@ func TestAnswerFromAnotherProcess(t *testing.T) {
 	if out, err := d.command(parseApprovals); err != nil || !strings.Contains(out, "command: rm x") {
 		t.Fatalf("list: %v %s", err, out)
 	}
-	if _, err := d.command(parseApprovals, "allow", "q", "--for", "24h"); err != nil {
-		t.Fatal(err)
+	if out, err := d.command(parseApprovals, "allow", "q", "--for", "24h"); err != nil || out != "q  allowed 24h: shell:rm in /ws, for 24 hours\n" {
+		t.Fatalf("%v %q", err, out)
 	}
 	if !lines.Scan() || lines.Text() != "answer true 24h <nil>" {
 		t.Fatalf("the asker said %q", lines.Text())

@@ -268,7 +268,35 @@ func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
 	default:
 		return nil, false, errors.New("approvals takes list, watch, allow ID [--for once|task|session|24h|always] or deny ID [REASON…]")
 	}
-	return func(ctx context.Context, a *Approvals, _, _ io.Writer) error { return a.Answer(ctx, args[1], "", ans) }, false, nil
+	return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+		said, err := a.answered(ctx, args[1], ans)
+		if err == nil {
+			_, err = fmt.Fprintf(stdout, "%s  %s\n", printable(args[1]), printable(said))
+		}
+		return err
+	}, false, nil
+}
+
+// answered gives an answer and says what came of it. What it grants is recorded by the process that asked.
+func (a *Approvals) answered(ctx context.Context, id string, ans Answer) (string, error) {
+	since := a.now()
+	err := a.Answer(ctx, id, "", ans)
+	if err != nil || !ans.Allow {
+		return "denied", err
+	}
+	for call, _, _ := strings.Cut(id, "-"); ; {
+		_, grants, err := a.List(ctx)
+		grants = slices.DeleteFunc(grants, func(g Grant) bool { return g.call != call || g.Scope != ans.Scope || g.Given.Before(since) })
+		switch {
+		case err != nil:
+			return "", err
+		case ans.Scope == tools.Once || len(grants) > 0:
+			return "allowed " + ans.Scope.String() + ": " + effect(ans.Scope, grants), nil
+		case a.now().Sub(since) > lockWait:
+			return "", fmt.Errorf("the answer to %q is kept, but nothing was granted: the process that asked is gone, or the call had changed", id)
+		}
+		time.Sleep(pollEvery / 4)
+	}
 }
 
 func printQuestion(w io.Writer, q Question) {

@@ -210,7 +210,8 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 // record is in its place before a revocation can be, and then synced.
 func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
 	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
-		if in.Grants = held; s.policy.Decide(in).Verdict != Allow {
+		in.Grants = held
+		if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
 			return errNoGrant
 		}
 		return s.recordDecision(ctx, c, Allow)
