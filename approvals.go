@@ -70,12 +70,11 @@ type Approvals struct {
 	run        string // of this process
 	now        func() time.Time
 
-	mu        sync.Mutex
+	mu        sync.Mutex // comes after the lock of the file
 	questions map[string]*Question
 	grants    []Grant
 	distrust  string                   // why no grant of the file holds
 	failed    error                    // of the last look at it
-	turn      string                   // whose grants are being recorded
 	waiting   map[string]chan struct{} // by question of this process
 }
 
@@ -116,13 +115,13 @@ func lastTime(path string) time.Time {
 // lock of the file. Questions whose process is gone are expired on the way, and grants past their end revoked, also where fn
 // refuses; a nil fn writes nothing.
 func (a *Approvals) update(ctx context.Context, fn func() ([]Record, error)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	var refused error
-	a.failed = a.log.Update(ctx, func() (recs []Record, _ error) {
+	err := a.log.Update(ctx, func() (recs []Record, _ error) {
 		if fn == nil {
 			return nil, nil
 		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		for _, q := range a.questions {
 			if q.closed == nil && a.gone(q.Process) {
 				recs = append(recs, q.record(answerRecord{"expired", "", "", "the process that asked is gone"}))
@@ -139,11 +138,15 @@ func (a *Approvals) update(ctx context.Context, fn func() ([]Record, error)) err
 			}
 		}
 		var more []Record
-		more, refused = fn()
+		if more, refused = fn(); refused != nil {
+			more = nil
+		}
 		return append(recs, more...), nil
 	})
-	a.turn = ""
-	return errors.Join(a.failed, refused)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failed = err
+	return errors.Join(err, refused)
 }
 
 // Sweep expires the questions whose process is gone and ends the grants past their time, as every method does that writes.
@@ -168,6 +171,8 @@ type approvalLine struct {
 
 // read takes in one line of the file. One that says something unknown about a grant ends the trust in all of them.
 func (a *Approvals) read(n Line) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var l approvalLine
 	if err := n.Decode(&l); err != nil {
 		a.distrust = fmt.Sprintf("%q holds a line that is not a record: %v", a.log.path, err)
@@ -202,7 +207,7 @@ func (a *Approvals) read(n Line) {
 		}
 	case "grant":
 		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until,
-			Process: n.Run, call: n.Call, turn: a.turn}
+			Process: n.Run, call: n.Call}
 		g.Labels = Labels{slices.Contains(l.Labels, "private"), slices.Contains(l.Labels, "untrusted")}
 		if !known || (err != nil) != (l.Until == "") || !g.sound() {
 			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.log.path, l.Key)
@@ -344,7 +349,7 @@ func (a *Approvals) Grant(ctx context.Context, call Record, turn string, grants 
 	if len(grants) == 0 {
 		return nil
 	}
-	return a.update(ctx, func() ([]Record, error) {
+	err := a.update(ctx, func() ([]Record, error) {
 		var out []Record
 		for _, g := range grants {
 			if g.Given, g.Until = a.now(), (time.Time{}); g.Scope == tools.Day {
@@ -352,12 +357,16 @@ func (a *Approvals) Grant(ctx context.Context, call Record, turn string, grants 
 			}
 			out = append(out, Record{a.run, call.Chat, call.Channel, call.Call, g.record()})
 		}
-		if err := a.audit.Append(ctx, true, out...); err != nil {
-			return nil, err
-		}
-		a.turn = turn
-		return out, nil
+		return out, a.audit.Append(ctx, true, out...)
 	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.grants {
+		if g := &a.grants[i]; err == nil && g.Process == a.run && g.call == call.Call && g.turn == "" {
+			g.turn = turn
+		}
+	}
+	return err
 }
 
 // EndTurn ends the grants of a turn.

@@ -22,6 +22,7 @@ type damaged struct {
 	audit            *Log
 	file, state, log []byte   // as they were
 	honest           []string // the grants that hold for another process
+	brief            bool     // do not look at the list too
 }
 
 // newDamaged makes a file with a question, an answer, grants of each scope and a revocation.
@@ -68,6 +69,9 @@ func (g *damaged) held(what string, file []byte) (held []string, trouble string)
 	slices.Sort(held)
 	trouble = a.Trouble()
 	// What the list and a question say fits what holds.
+	if g.brief {
+		return held, trouble
+	}
 	if _, _, err := a.List(context.Background()); (err != nil) != (trouble != "") {
 		g.t.Errorf("%s: the list says %v, trouble is %q", what, err, trouble)
 	}
@@ -105,6 +109,7 @@ func TestEveryByteOfApprovals(t *testing.T) {
 	if held, trouble := g.held("as it was", g.file); !slices.Equal(held, g.honest) || trouble != "" {
 		t.Fatalf("%q holds, trouble is %q", held, trouble)
 	}
+	g.brief = true
 	for i := range g.file {
 		file := bytes.Clone(g.file)
 		file[i] ^= []byte{1, 0x20, 0x80}[i%3]
@@ -142,7 +147,9 @@ func TestLinesOfApprovals(t *testing.T) {
 		}
 		return out
 	}
-	at := func(text string) int { return slices.IndexFunc(l, func(b []byte) bool { return bytes.Contains(b, []byte(text)) }) }
+	at := func(text string) int {
+		return slices.IndexFunc(l, func(b []byte) bool { return bytes.Contains(b, []byte(text)) })
+	}
 	without := func(i int) [][]byte { return slices.Delete(slices.Clone(l), i, i+1) }
 	git, revoked := at(`"key":"shell:git"`), at(`"kind":"revoke"`)
 	for name, lines := range map[string][][]byte{
