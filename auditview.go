@@ -209,8 +209,8 @@ func (v auditView) row(n Line) string {
 	for _, name := range cols {
 		row += picked[name]
 	}
-	if short := cutCols(row, v.Width-1); v.Width > 0 && short != row {
-		return short + "…"
+	if v.Width > 0 && cols(row) > v.Width {
+		return cutCols(row, v.Width-2) + "…"
 	}
 	return row
 }
