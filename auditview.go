@@ -209,7 +209,7 @@ func (v auditView) row(n Line) string {
 	for _, name := range cols {
 		row += picked[name]
 	}
-	if v.Width > 0 && cols(row) > v.Width {
+	if v.Width > 0 && cutCols(row, v.Width) != row {
 		return cutCols(row, v.Width-2) + "…"
 	}
 	return row
