@@ -137,11 +137,11 @@ func (a *Approvals) update(ctx context.Context, fn func() ([]Record, error)) err
 				return nil, err
 			}
 		}
-		var more []Record
-		if more, refused = fn(); refused != nil {
-			more = nil
+		more, err := fn()
+		if refused = err; err == nil {
+			recs = append(recs, more...)
 		}
-		return append(recs, more...), nil
+		return recs, nil
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -206,8 +206,7 @@ func (a *Approvals) read(n Line) {
 			delete(a.waiting, q.ID)
 		}
 	case "grant":
-		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until,
-			Process: n.Run, call: n.Call}
+		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until, Process: n.Run, call: n.Call}
 		g.Labels = Labels{slices.Contains(l.Labels, "private"), slices.Contains(l.Labels, "untrusted")}
 		if !known || (err != nil) != (l.Until == "") || !g.sound() {
 			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.log.path, l.Key)
@@ -215,8 +214,7 @@ func (a *Approvals) read(n Line) {
 		}
 		a.grants = append(a.grants, g)
 	case "revoke":
-		// Of one with an end, those of its key that end by then.
-		a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool {
+		a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { // one with an end ends those that end by then
 			return l.Key == "" || g.Key == l.Key && (err != nil || !g.Until.IsZero() && !g.Until.After(until))
 		})
 		if l.Key == "" {
@@ -417,15 +415,10 @@ func (a *Approvals) List(ctx context.Context) (open []Question, grants []Grant, 
 		}
 	}
 	slices.SortFunc(open, func(x, y Question) int { return x.Until.Compare(y.Until) })
-	for _, g := range a.grants {
-		if a.live(g) {
-			grants = append(grants, g)
-		}
-	}
-	return open, grants, nil
+	return open, slices.DeleteFunc(slices.Clone(a.grants), func(g Grant) bool { return !a.live(g) }), nil
 }
 
-// live reports whether a grant can still hold somewhere.
+// live reports whether a grant can hold somewhere.
 func (a *Approvals) live(g Grant) bool {
 	return (g.Scope >= tools.Day || !a.gone(g.Process)) && !g.over(a.now())
 }
@@ -453,9 +446,6 @@ func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
 		}
 		return recs, nil
 	})
-	if err != nil {
-		n = 0
-	}
 	return n, errors.Join(err, unrecorded)
 }
 

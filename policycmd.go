@@ -270,9 +270,7 @@ func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
 	}
 	return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
 		said, err := a.answered(ctx, args[1], ans)
-		if err == nil {
-			_, err = fmt.Fprintf(stdout, "%s  %s\n", printable(args[1]), printable(said))
-		}
+		fmt.Fprint(stdout, said)
 		return err
 	}, false, nil
 }
@@ -281,22 +279,19 @@ func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
 func (a *Approvals) answered(ctx context.Context, id string, ans Answer) (string, error) {
 	since := a.now()
 	err := a.Answer(ctx, id, "", ans)
-	if err != nil || !ans.Allow {
-		return "denied", err
+	if err != nil {
+		return "", err
+	} else if !ans.Allow {
+		return printable(id) + "  denied\n", nil
 	}
-	for call, _, _ := strings.Cut(id, "-"); ; {
-		_, grants, err := a.List(ctx)
+	for call, _, _ := strings.Cut(id, "-"); a.now().Sub(since) < lockWait; time.Sleep(pollEvery / 4) {
+		_, grants, _ := a.List(ctx)
 		grants = slices.DeleteFunc(grants, func(g Grant) bool { return g.call != call || g.Scope != ans.Scope || g.Given.Before(since) })
-		switch {
-		case err != nil:
-			return "", err
-		case ans.Scope == tools.Once || len(grants) > 0:
-			return "allowed " + ans.Scope.String() + ": " + effect(ans.Scope, grants), nil
-		case a.now().Sub(since) > lockWait:
-			return "", fmt.Errorf("the answer to %q is kept, but nothing was granted: the process that asked is gone, or the call had changed", id)
+		if ans.Scope == tools.Once || len(grants) > 0 {
+			return fmt.Sprintf("%s  allowed %s: %s\n", printable(id), ans.Scope, printable(effect(ans.Scope, grants))), nil
 		}
-		time.Sleep(pollEvery / 4)
 	}
+	return "", fmt.Errorf("%q is answered, but nothing was granted: the process that asked is gone, or the call had changed", id)
 }
 
 func printQuestion(w io.Writer, q Question) {
@@ -310,7 +305,7 @@ func printQuestion(w io.Writer, q Question) {
 // watch prints each question as it comes and as it ends.
 func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 	var shown []string
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; time.Sleep(pollEvery) {
 		open, _, err := a.List(ctx)
 		if err != nil {
 			return err
@@ -327,10 +322,6 @@ func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 			}
 		}
 		shown = now
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollEvery):
-		}
 	}
 	return nil
 }

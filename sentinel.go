@@ -165,13 +165,12 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			if c.d.Grants == nil {
 				return Result{}, false
 			}
-			err := s.byGrant(ctx, c, in)
-			if errors.Is(err, errNoGrant) || err != nil && !c.decided && ctx.Err() != nil {
-				continue
-			} else if err != nil {
+			switch err := s.byGrant(ctx, c, in); {
+			case err == nil:
+				return Result{}, false
+			case c.decided || ctx.Err() == nil && !errors.Is(err, errNoGrant):
 				return s.decline(ctx, c, Answer{}, err), true
 			}
-			return Result{}, false
 		case Ask:
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
@@ -216,10 +215,10 @@ func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
 		}
 		return s.recordDecision(ctx, c, Allow)
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.log.Append(context.WithoutCancel(ctx), true)
 	}
-	return s.log.Append(context.WithoutCancel(ctx), true)
+	return err
 }
 
 // input is what the policy decides about: the call as it is now.
