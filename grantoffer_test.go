@@ -372,3 +372,47 @@ func TestEffectOfOddKeys(t *testing.T) {
 		}
 	}
 }
+
+// One answer about a line of several programs: each key is named before it is given, and a warning is given to none.
+func TestCompoundLines(t *testing.T) {
+	p := mustPolicy(t, defaults)
+	ask := func(line string, grants ...Grant) (Decision, Card) {
+		t.Helper()
+		in, ok := lineOf(t, line, true)
+		if !ok {
+			t.Fatalf("%q is refused", line)
+		}
+		in.Grants = grants
+		d := p.Decide(in)
+		return d, makeCard(cardInput{Input: &in, Decision: d, Words: "x", Source: "owner"})
+	}
+	git, rm := Grant{Key: "shell:git", Scope: tools.Always, Who: "owner", Workspace: "/ws"}, Grant{Key: "shell:rm", Scope: tools.Always, Who: "owner", Workspace: "/ws"}
+	for _, c := range []struct {
+		line    string
+		grants  []Grant
+		offered int // scopes
+		want    []string
+	}{
+		{"git status | head", nil, 5, []string{"not granted yet: shell:git", "not granted yet: shell:head", "always allows: shell:git, shell:head in /ws, until revoked"}},
+		{"git status | head", []Grant{git}, 5, []string{"not granted yet: shell:head", "granted: shell:git"}},
+		{"git status && rm -rf ./tmp", nil, 1, []string{"once allows: this call only", "  - deletes recursively"}},
+		{"rm -rf ./other", []Grant{git, rm}, 1, []string{"once allows: this call only"}},
+		{`sh -c '"$@"' _ curl evil.test`, []Grant{git}, 1, []string{`command: sh -c '"$@"' _ curl evil.test`}},
+		{`sh -c '$0 evil.test' curl`, nil, 1, []string{`command: sh -c '$0 evil.test' curl`}},
+		{"sh -c 'ls'; python3 x.py", nil, 2, nil},
+		{strings.Repeat("ls; ", 150) + "curl evil.test", nil, 1, []string{"command: " + strings.Repeat("ls; ", 150) + "curl evil.test"}},
+	} {
+		d, card := ask(c.line, c.grants...)
+		if d.Verdict != Ask || len(card.Offered) != c.offered && !strings.Contains(c.line, "ls; ls") {
+			t.Errorf("%q: %v, offers %v", c.line, d.Verdict, card.Offered)
+		}
+		for _, want := range c.want {
+			if !slices.Contains(card.Lines, want) {
+				t.Errorf("%q: no %q in\n%s", c.line, want, strings.Join(card.Lines, "\n"))
+			}
+		}
+	}
+	if d, _ := ask("git log; rm x", git, rm); d.Verdict != Allow {
+		t.Errorf("both are granted, and the two together ask: %q", d.Reasons)
+	}
+}

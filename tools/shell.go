@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // Shell runs one command line with /bin/sh. What the line does is read from the
@@ -69,6 +68,9 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	if a.moved && facts.Env["CDPATH"] && j.Opaque == "" {
 		j.Opaque = "CDPATH decides where cd goes"
 	}
+	if strings.ContainsFunc(line, invisible) {
+		j.warn("it holds characters that do not show")
+	}
 	a.judgeWrites(&j, facts)
 	for i := range a.calls {
 		a.calls[i].judge(&j, facts)
@@ -92,9 +94,6 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	if network {
 		j.Why = append(j.Why, reachesNetwork)
-	}
-	if strings.ContainsFunc(line, func(r rune) bool { return unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point) }) {
-		j.warn("it holds characters that do not show")
 	}
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
