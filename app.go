@@ -181,6 +181,9 @@ func (a *app) data(ctx context.Context) error {
 		return err
 	}
 	a.closers = append(a.closers, a.approvals.Close)
+	if a.reads {
+		return nil
+	}
 	return a.approvals.Sweep(ctx)
 }
 

@@ -19,8 +19,13 @@ type Grant struct {
 
 	Given, Until time.Time // Until is zero for one without an end
 	Process      string    // the run in which it was given
-	turn         string
+	call, turn   string
 }
+
+// over reports whether the grant has ended at a time.
+func (g *Grant) over(now time.Time) bool { return !g.Until.IsZero() && now.After(g.Until) }
+
+func (g *Grant) revoked(run string) Record { return Record{Run: run, Body: revokeRecord(g.record())} }
 
 func (g *Grant) record() grantRecord {
 	r := grantRecord{g.Key, g.Scope.String(), g.Who, g.Workspace, g.Labels.List(), ""}

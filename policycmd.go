@@ -278,7 +278,30 @@ func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
 	default:
 		return nil, false, errors.New("approvals takes list, watch, allow ID [--for once|task|session|24h|always] or deny ID [REASON…]")
 	}
-	return func(ctx context.Context, a *Approvals, _, _ io.Writer) error { return a.Answer(ctx, args[1], "", ans) }, false, nil
+	return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+		said, err := a.answered(ctx, args[1], ans)
+		fmt.Fprint(stdout, said)
+		return err
+	}, false, nil
+}
+
+// answered gives an answer and says what came of it. What it grants is recorded by the process that asked.
+func (a *Approvals) answered(ctx context.Context, id string, ans Answer) (string, error) {
+	since := a.now()
+	err := a.Answer(ctx, id, "", ans)
+	if err != nil {
+		return "", err
+	} else if !ans.Allow {
+		return printable(id) + "  denied\n", nil
+	}
+	for call, _, _ := strings.Cut(id, "-"); a.now().Sub(since) < lockWait; time.Sleep(pollEvery / 4) {
+		_, grants, _ := a.List(ctx)
+		grants = slices.DeleteFunc(grants, func(g Grant) bool { return g.call != call || g.Scope != ans.Scope || g.Given.Before(since) })
+		if ans.Scope == tools.Once || len(grants) > 0 {
+			return fmt.Sprintf("%s  allowed %s: %s\n", printable(id), ans.Scope, printable(effect(ans.Scope, grants))), nil
+		}
+	}
+	return "", fmt.Errorf("%q is answered, but nothing was granted: the process that asked is gone, or the call had changed", id)
 }
 
 func printQuestion(w io.Writer, q Question) {
@@ -292,7 +315,7 @@ func printQuestion(w io.Writer, q Question) {
 // watch prints each question as it comes and as it ends.
 func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 	var shown []string
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; time.Sleep(pollEvery) {
 		open, _, err := a.List(ctx)
 		if err != nil {
 			return err
@@ -309,10 +332,6 @@ func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 			}
 		}
 		shown = now
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollEvery):
-		}
 	}
 	return nil
 }

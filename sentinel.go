@@ -164,7 +164,15 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		switch c.d.Verdict {
 		case Allow:
 			c.by = c.d.By
-			return Result{}, false
+			if c.d.Grants == nil {
+				return Result{}, false
+			}
+			switch err := s.byGrant(ctx, c, in); {
+			case err == nil:
+				return Result{}, false
+			case c.decided || ctx.Err() == nil && !errors.Is(err, errNoGrant):
+				return s.decline(ctx, c, Answer{}, err), true
+			}
 		case Ask:
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
@@ -183,17 +191,36 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			c.d = d
 			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
 		}
-		if d.Verdict == Allow { // by what the answer granted: the call is the same
+		if d.Verdict == Allow { // granted meanwhile: the call is the same
 			d = c.d
 		}
 		why := voids(&in, &now, c.d, d)
 		if why == "" {
+			if err := s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope)); err != nil {
+				return s.decline(ctx, c, a, err), true
+			}
 			c.by = "owner"
 			return Result{}, false
 		}
 		c.t.Emit(Event{Type: "text", Text: "the answer is void: " + why, wait: true})
 	}
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
+}
+
+// byGrant records that a grant lets the call through, if it still does. The
+// record is in its place before a revocation can be, and then synced.
+func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
+	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
+		in.Grants = held
+		if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
+			return errNoGrant
+		}
+		return s.recordDecision(ctx, c, Allow)
+	})
+	if err == nil {
+		err = s.log.Append(context.WithoutCancel(ctx), true)
+	}
+	return err
 }
 
 // input is what the policy decides about: the call as it is now.
@@ -207,8 +234,7 @@ func (s *Sentinel) input(ctx context.Context, c *callState) Input {
 	}
 }
 
-// question asks the owner, where that can be done, and keeps what the answer
-// grants.
+// question asks the owner, where that can be done.
 func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
 	from := c.t.Caller
 	if from.Ask == nil && !from.Wait {
@@ -246,9 +272,6 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
-	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
-	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
 	if from.Ask == nil {
@@ -286,14 +309,18 @@ func labelLines(list []chatLabel) []string {
 }
 
 // seen reports whether a URL stands verbatim in the owner's words or in a
-// result of the chat. Only then did the model not make it up.
+// result of the chat. Only then did the model not make it up. People write
+// addresses without a scheme, so in the owner's words that counts too.
 func (t *Turn) seen(urls ...string) bool {
 	for _, l := range t.Chat.Messages {
 		if l.Role == "assistant" || l.Role == "user" && l.Channel == channelAPI {
 			continue
 		}
+		words, _, _ := strings.Cut(l.Content, "\n\n"+pipedBegin+"\n")
 		for _, u := range urls {
-			if u != "" && containsURL(l.Content, u) {
+			_, bare, _ := strings.Cut(u, "://")
+			if u != "" && containsURL(l.Content, u) || bare != "" && l.Role == "user" &&
+				(containsURL(words, bare) || containsURL(words, strings.TrimSuffix(bare, "/"))) {
 				return true
 			}
 		}
@@ -301,22 +328,27 @@ func (t *Turn) seen(urls ...string) bool {
 	return false
 }
 
-// containsURL finds a URL that ends where the text's does: a longer one with
-// the same beginning is another address.
+// containsURL finds a URL that begins and ends where the text's does: a longer
+// one with the same beginning or end is another address.
 func containsURL(text, u string) bool {
+	const after = " \t\r\n\"'<>)]}`"
 	for from := 0; ; {
 		i := strings.Index(text[from:], u)
 		if i < 0 {
 			return false
 		}
-		end := from + i + len(u)
-		if end == len(text) || strings.ContainsRune(" \t\r\n\"'<>)]}`,|", rune(text[end])) {
+		i += from
+		from = i + 1
+		if !strings.Contains(u, "://") && i > 0 && !strings.HasSuffix(text[:i], "://") && !strings.ContainsRune(after+"([{,|:=", rune(text[i-1])) {
+			continue
+		}
+		end := i + len(u)
+		if end == len(text) || strings.ContainsRune(after+",|", rune(text[end])) {
 			return true
 		}
-		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(" \t\r\n\"'<>)]}`", rune(rest[0])) {
+		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(after, rune(rest[0])) {
 			return true
 		}
-		from += i + 1
 	}
 }
 

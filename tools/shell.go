@@ -68,6 +68,9 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	if a.moved && facts.Env["CDPATH"] && j.Opaque == "" {
 		j.Opaque = "CDPATH decides where cd goes"
 	}
+	if strings.ContainsFunc(line, invisible) {
+		j.warn("it holds characters that do not show")
+	}
 	a.judgeWrites(&j, facts)
 	for i := range a.calls {
 		a.calls[i].judge(&j, facts)
