@@ -83,10 +83,25 @@ func (g *netGate) connect(ctx context.Context, d tools.Dest) (err error) {
 			err = errors.New("the gate failed with an internal error")
 		}
 	}()
-	v, by, why := g.decide(ctx, d)
-	if err := g.s.log.Append(context.WithoutCancel(ctx), true, g.c.record(g.record(d, v, by))); err != nil {
-		g.s.debug("egress of call %s: %v", g.c.id, err)
-		v, why = Deny, "it could not be recorded"
+	s, c := g.s, g.c
+	in, n := g.input(ctx, d)
+	v, by, why := g.decide(ctx, n, in)
+	record := func() error {
+		return s.log.Append(context.WithoutCancel(ctx), true, c.record(g.record(d, v, by)))
+	}
+	if v == Allow && n.d.Grants != nil { // that none of them is revoked before the record of it
+		err = s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
+			if in.Grants = held; s.policy.Decide(in).Verdict != Allow {
+				return errNoGrant
+			}
+			return record()
+		})
+	} else {
+		err = record()
+	}
+	if err != nil {
+		s.debug("egress of call %s: %v", c.id, err)
+		v, why = Deny, "it could not be recorded, or is granted no longer"
 	}
 	if v == Allow {
 		g.by[d.Host] = by
@@ -96,14 +111,16 @@ func (g *netGate) connect(ctx context.Context, d tools.Dest) (err error) {
 	return errors.New(why)
 }
 
-// decide asks the policy, and the owner if it says so.
-func (g *netGate) decide(ctx context.Context, d tools.Dest) (v Verdict, by, why string) {
-	s, c := g.s, g.c
-	n := &callState{id: c.id, t: c.t, tool: c.tool, j: c.judgeHost(d)}
+// input is the connection as a call of its own.
+func (g *netGate) input(ctx context.Context, d tools.Dest) (Input, *callState) {
+	n := &callState{id: g.c.id, t: g.c.t, tool: g.c.tool, j: g.c.judgeHost(d)}
 	n.tool.Risk = tools.Moderate // of a connection; that of the program was weighed before
 	n.args.Values = map[string]any{"host": d.Host, "method": d.Method}
-	in := s.input(ctx, n)
-	in.Labels = c.before
+	if g.s.policy.listed(d.Host) && (d.Method == "CONNECT" || !d.Sends) {
+		n.j.Risk = tools.Moderate
+	}
+	in := g.s.input(ctx, n)
+	in.Labels = g.c.before
 	switch {
 	case d.URL != "":
 		n.args.Values["url"] = d.URL
@@ -111,17 +128,19 @@ func (g *netGate) decide(ctx context.Context, d tools.Dest) (v Verdict, by, why 
 	case d.Method == "CONNECT":
 		in.URLs = []string{"https://" + d.Host + "/", "http://" + d.Host + "/"}
 	}
-	if s.policy.listed(d.Host) && (d.Method == "CONNECT" || !d.Sends) {
-		n.j.Risk = tools.Moderate
-		in.Judgement.Risk = tools.Moderate
-	}
+	return in, n
+}
+
+// decide asks the policy, and the owner if it says so.
+func (g *netGate) decide(ctx context.Context, n *callState, in Input) (v Verdict, by, why string) {
+	s, c := g.s, g.c
 	n.d = s.policy.Decide(in)
 	switch {
 	case n.d.Verdict == Allow:
 		return Allow, n.d.By, ""
 	case n.d.Verdict != Ask:
 		return Deny, n.d.By, n.d.Reasons[0]
-	case n.d.Step != stepRules && slices.Contains(c.j.Egress.Hosts, d.Host):
+	case n.d.Step != stepRules && slices.Contains(c.j.Egress.Hosts, n.args.String("host")):
 		return Allow, c.by, "" // it was part of what was decided on
 	case g.asked >= maxNetQuestions || g.declined >= maxNetDeclined:
 		return Deny, "guard", "this call was refused, or has asked for, too many hosts"
@@ -131,6 +150,9 @@ func (g *netGate) decide(ctx context.Context, d tools.Dest) (v Verdict, by, why 
 	n.digest, n.asked = hex.EncodeToString(sum[:]), c.asked
 	a, err := s.question(ctx, n, in)
 	c.asked = n.asked
+	if err == nil && a.Allow {
+		err = s.approvals.Grant(ctx, n.record(nil), c.t.ID, grantsFor(&in, a.Scope))
+	}
 	switch {
 	case err == nil && a.Allow:
 		return Allow, "owner", ""
