@@ -195,17 +195,17 @@ func TestBoxNetworkTimeStandsStill(t *testing.T) {
 	s, w := proxiedBox(t, nil)
 	asked := 0
 	c := w.networked(s, "curl -sS -m 1 https://ok.test/ || curl -sS https://ok.test/", nil)
-	c.Timeout = 2 * time.Second
+	c.Timeout = 3 * time.Second
 	c.Connect = func(context.Context, tools.Dest) error {
 		asked++
-		time.Sleep(2500 * time.Millisecond)
+		time.Sleep(3500 * time.Millisecond)
 		return nil
 	}
 	if res := in(t, s, c); string(res.Stdout) != "ok.test says hello\n" || asked != 1 || res.TimedOut {
 		t.Errorf("asked %d times: %s%s", asked, res.Stdout, res.Stderr)
 	}
-	c = w.networked(s, "curl -sS http://ok.test/; sleep 9", only("ok.test"))
-	c.Timeout = time.Second
+	c = w.networked(s, "curl -sS http://ok.test/; sleep 60", only("ok.test"))
+	c.Timeout = 3 * time.Second
 	if res := s.Exec(context.Background(), c); !res.TimedOut || string(res.Stdout) != "ok.test says hello\n" {
 		t.Errorf("%+v", res)
 	}
@@ -275,13 +275,9 @@ func TestBoxNetworkEndsWithTheCall(t *testing.T) {
 	})
 	before := openFiles(t)
 	for range 3 {
-		start := time.Now()
 		in(t, s, w.networked(s, "curl -sS https://slow.test/ >/dev/null & curl -sS http://slow.test/ >/dev/null & sleep 0.3", only("slow.test")))
-		if d := time.Since(start); d > 20*time.Second {
-			t.Errorf("took %v", d)
-		}
 	}
-	for range 200 {
+	for range 1000 {
 		if openFiles(t) <= before {
 			return
 		}

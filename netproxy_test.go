@@ -145,7 +145,7 @@ func (r *proxyRig) send(raw string) string {
 		r.t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(conn, raw+"GET http://end.test:9/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 	b, _ := io.ReadAll(conn)
 	got := string(b)
@@ -163,7 +163,7 @@ func (r *proxyRig) tunnel(target, name string) (string, error) {
 		r.t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target)
 	res, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: "CONNECT"})
 	if err != nil {
