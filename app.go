@@ -280,7 +280,7 @@ func (a *app) chooseModel(ctx context.Context) error {
 // the vault in the place of their names.
 func (a *app) setting(key string, s Secret) (string, error) {
 	var fault error
-	if placeholder.MatchString(placeholderForm().ReplaceAllString(s.Reveal(), "")) {
+	if placeholder().MatchString(placeholderForm().ReplaceAllString(s.Reveal(), "")) {
 		fault = a.cfg.fault(key, "names a secret as {{vault:NAME}}, but not in that form")
 	}
 	out := placeholderForm().ReplaceAllStringFunc(s.Reveal(), func(p string) string {

@@ -448,7 +448,7 @@ var (
 func (c *config) secrets() []secretValue {
 	var out []secretValue
 	add := func(s Secret, mark string) {
-		if s == "" || placeholder.MatchString(s.Reveal()) {
+		if s == "" || placeholder().MatchString(s.Reveal()) {
 			return
 		}
 		out = append(out, secretValue{Value: s.Reveal(), Mark: mark})

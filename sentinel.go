@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -74,7 +73,7 @@ type callState struct {
 }
 
 // placeholder finds what stands for a secret.
-var placeholder = regexp.MustCompile(`\{\{\s*vault:`)
+var placeholder = lazyRegexp(`\{\{\s*vault:`)
 
 // Do carries one call from the model to its result. It never returns an error:
 // a refusal and a failure are results too, recorded first. Every call leaves
@@ -126,7 +125,7 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	if err != nil {
 		return err.Error(), stepArguments
 	}
-	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
+	if placeholder().Match(raw) || placeholder().MatchString(fmt.Sprint(args.Values)) {
 		return "it names a secret, and no secret of that name is known", stepGuard
 	}
 	c.args = args

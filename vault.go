@@ -34,7 +34,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -71,7 +70,7 @@ const (
 var (
 	errVaultLocked = errors.New("the vault needs its passphrase") // by Unlock
 	errSecretName  = errors.New("the name of a secret is 1 to 64 letters, digits, _, . or -")
-	secretName     = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+	secretName     = lazyRegexp(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
 // A vaultEntry is one secret. Without Hosts and Tools it is bound to nothing.
@@ -88,7 +87,7 @@ type vaultEntry struct {
 // check says what is wrong with an entry; the value is not in the error.
 func (e *vaultEntry) check() error {
 	switch {
-	case !secretName.MatchString(e.Name):
+	case !secretName().MatchString(e.Name):
 		return errSecretName
 	case strings.TrimSpace(e.Value) == "":
 		return errors.New("the value is empty")

@@ -68,7 +68,7 @@ func parseVaultSet(args []string) (e vaultEntry, protect bool, err error) {
 	if len(names) != 1 {
 		return e, false, usageErrorf(vaultUsage)
 	}
-	if e.Name = names[0]; !secretName.MatchString(e.Name) {
+	if e.Name = names[0]; !secretName().MatchString(e.Name) {
 		return e, false, usageErrorf("%v", errSecretName)
 	}
 	return e, protect, nil
