@@ -27,6 +27,7 @@ type Sentinel struct {
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
+	ready     func() error  // nil unless secrets may be unknown to redact
 	timeout   time.Duration // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
@@ -137,6 +138,11 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 // judge looks the names of the plan up and says what they mean. It is done
 // again after every wait.
 func (s *Sentinel) judge(c *callState) (why, step string) {
+	if s.ready != nil {
+		if err := s.ready(); err != nil {
+			return err.Error() + ", so no tool runs", stepGuard
+		}
+	}
 	facts := s.resolver.facts(c.plan)
 	for _, p := range c.plan.Paths {
 		if f, ok := facts.Paths[p.Name]; ok && f.Place == tools.Protected {
