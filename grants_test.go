@@ -265,18 +265,33 @@ func TestRevokeAgainstLaunch(t *testing.T) {
 	}
 	wg.Wait()
 	r.gate.log.Append(t.Context(), true)
+	allowed := r.inForce()
+	for _, id := range started {
+		if !allowed[id] {
+			t.Errorf("call %s ran without a record", id)
+		}
+	}
+	if len(started) != len(allowed) || len(allowed) == 0 || len(allowed) == n {
+		t.Errorf("%d of %d calls were let through, %d ran", len(allowed), n, len(started))
+	}
+}
+
+// inForce checks by the order of the log that each call which ran by a grant did so while one was in force, and returns
+// those calls.
+func (r *gateRig) inForce() map[string]bool {
+	r.t.Helper()
 	data, err := os.ReadFile(filepath.Join(r.dir, "data", auditName))
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	inForce, byGrant, allowed := false, 0, map[string]bool{}
+	inForce, allowed := false, map[string]bool{}
 	for line := range bytes.Lines(data) {
 		var rec struct {
 			Kind, Call, By, Verdict string
 			Seq                     int
 		}
 		if err := json.Unmarshal(line, &rec); err != nil {
-			t.Fatal(err)
+			r.t.Fatal(err)
 		}
 		switch {
 		case rec.Kind == "grant":
@@ -284,19 +299,43 @@ func TestRevokeAgainstLaunch(t *testing.T) {
 		case rec.Kind == "revoke":
 			inForce = false
 		case rec.Kind == "decision" && rec.Verdict == "allow":
-			byGrant++
 			if allowed[rec.Call] = true; !inForce || rec.By != "grant" {
-				t.Errorf("record %d lets a call run by %s after the grant was revoked", rec.Seq, rec.By)
+				r.t.Errorf("record %d lets a call run by %s after the grant was revoked", rec.Seq, rec.By)
 			}
 		}
 	}
-	for _, id := range started {
-		if !allowed[id] {
-			t.Errorf("call %s ran without a record", id)
+	return allowed
+}
+
+// TestRevokeInMidDecision revokes a grant just when the gate decides by it: the revocation comes after the record of the
+// call, or the call does not run.
+func TestRevokeInMidDecision(t *testing.T) {
+	r := newGateRig(t)
+	r.asksFor(func(Card) Answer { return Answer{} })
+	cli := r.other("cli")
+	cli.grant(tools.Always, "act")
+	revoked := make(chan error, 1)
+	r.gate.mode = func() string { // is asked for in the decision
+		r.gate.mode = func() string { return "" }
+		go func() { _, err := cli.Revoke(context.Background(), "act"); revoked <- err }()
+		select {
+		case err := <-revoked:
+			revoked <- err
+		case <-time.After(200 * time.Millisecond):
 		}
+		return ""
 	}
-	if len(started) != byGrant || byGrant == 0 || byGrant == n {
-		t.Errorf("%d of %d calls were let through, %d ran", byGrant, n, len(started))
+	r.gate.Do(t.Context(), r.turn, call("act", `{"x":"1"}`))
+	if err := <-revoked; err != nil {
+		t.Error(err)
+	}
+	if n := len(r.inForce()); n != int(r.ran.Load()) {
+		t.Errorf("%d were allowed, %d ran", n, r.ran.Load())
+	}
+	r.gate.Do(t.Context(), r.turn, call("act", `{"x":"2"}`))
+	r.inForce()
+	if d := r.records("decision"); len(d) != 2 || d[1]["verdict"] != "deny" {
+		t.Errorf("after it: %v", d)
 	}
 }
 
