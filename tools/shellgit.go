@@ -19,7 +19,7 @@ const (
 		"--diff-merges: --simplify-by-decoration --simplify-merges --count --objects --no-expand-tabs --left-only --right-only --min-parents: --max-parents: --fixed-strings --perl-regexp --extended-regexp "
 	gitFetch = "qvapPtnfuk46 j: o: --all --prune --prune-tags --tags --no-tags --depth: --deepen: --unshallow --dry-run --force --quiet --verbose --progress --no-progress --jobs: --multiple " +
 		"--shallow-since: --shallow-exclude: --recurse-submodules? --no-recurse-submodules --set-upstream^ --atomic --append --update-head-ok --refmap: --filter: --porcelain --ipv4 --ipv6 --upload-pack! "
-	gitMerge = "nqve m: X: s: F: --ff --no-ff --ff-only --squash --no-squash --commit --no-commit --abort --continue --quit --skip --edit --no-edit --message: --strategy: --strategy-option: --stat " +
+	gitMerge = "nqve m: X: s= F: --ff --no-ff --ff-only --squash --no-squash --commit --no-commit --abort --continue --quit --skip --edit --no-edit --message: --strategy= --strategy-option: --stat " +
 		"--no-stat --log? --allow-unrelated-histories --verbose --quiet --signoff --autostash --no-autostash --no-verify --no-rerere-autoupdate --into-name: "
 )
 
@@ -52,14 +52,14 @@ var gitCommands = []gitCommand{
 	{"reset", "w", "qpN --soft --mixed --hard^ --merge --keep --quiet --no-refresh --refresh --patch"},
 	{"stash", "w", gitDiff + "kqm: --include-untracked --all --keep-index --no-keep-index --message: --index --only-untracked --pathspec-from-file:"},
 	{"merge", "w", gitMerge},
-	{"rebase", "w", "iqvnfkrmp X: s: C: --onto: --abort --continue --skip --quit --interactive --autosquash --no-autosquash --autostash --no-autostash --root --keep-base --rebase-merges? --no-rebase-merges --strategy: --strategy-option: --edit-todo --show-current-patch --stat --no-stat --no-verify --update-refs --committer-date-is-author-date --fork-point --no-fork-point --reapply-cherry-picks --force-rebase --no-ff --signoff --quiet --verbose --empty: --apply --merge --ignore-whitespace --whitespace: x! --exec!"},
-	{"cherry-pick revert", "w", "nexs m: X: --no-commit --abort --continue --skip --quit --edit --no-edit --mainline: --signoff --allow-empty --allow-empty-message --keep-redundant-commits --strategy: --strategy-option: --ff"},
+	{"rebase", "w", "iqvnfkrmp X: s= C: --onto: --abort --continue --skip --quit --interactive --autosquash --no-autosquash --autostash --no-autostash --root --keep-base --rebase-merges? --no-rebase-merges --strategy= --strategy-option: --edit-todo --show-current-patch --stat --no-stat --no-verify --update-refs --committer-date-is-author-date --fork-point --no-fork-point --reapply-cherry-picks --force-rebase --no-ff --signoff --quiet --verbose --empty: --apply --merge --ignore-whitespace --whitespace: x! --exec!"},
+	{"cherry-pick revert", "w", "nexs m: X: --no-commit --abort --continue --skip --quit --edit --no-edit --mainline: --signoff --allow-empty --allow-empty-message --keep-redundant-commits --strategy= --strategy-option: --ff"},
 	{"clean", "w", "ndxXqi f^ e: --force^ --dry-run --quiet --exclude: --interactive"},
 	{"tag", "w", "alndsfvi m: F: n? --list? --delete --annotate --message: --force --sort: --contains? --no-contains? --points-at: --merged? --no-merged? --format: --column? --no-column --verify --file: --cleanup: --ignore-case --no-sign --create-reflog"},
 	{"worktree", "w", "fdqvzn b: B: --detach --force --porcelain --checkout --no-checkout --lock --expire: --dry-run --verbose --quiet --track --no-track --orphan --reason: --guess-remote"},
 	{"apply am", "w", "RvqNz3sick p: C: --check --stat --numstat --summary --index --cached --reverse --3way --verbose --whitespace: --exclude: --include: --directory: --reject --unidiff-zero --recount --intent-to-add --allow-empty --ignore-whitespace --ignore-space-change --inaccurate-eof --continue --skip --abort --quit --signoff --keep-cr --show-current-patch? --quiet --no-verify"},
 	{"notes reflog gc prune-packed pack-refs repack prune update-index update-ref symbolic-ref read-tree write-tree commit-tree hash-object mktree mktag unpack-objects index-pack pack-objects rerere commit-graph multi-pack-index", "w",
-		"qdmzatwufvlnAip: m: F: b: n: --all --auto --prune? --aggressive --quiet --force --expire? --expire-unreachable? --refresh --really-refresh --add --remove --chmod: --assume-unchanged --no-assume-unchanged --skip-worktree --no-skip-worktree --stdin --cacheinfo --force-remove --unmerged --short --delete --no-deref --path: --literally --stdin-paths --no-filters --message: --date: --oneline --format: --empty --reset --dry-run --verbose --cruft --keep-largest-pack --write"},
+		"#qdmzatwufvlnAip: m: F: b: n: --all --auto --prune? --aggressive --quiet --force --expire? --expire-unreachable? --refresh --really-refresh --add --remove --chmod: --assume-unchanged --no-assume-unchanged --skip-worktree --no-skip-worktree --stdin --cacheinfo --force-remove --unmerged --short --delete --no-deref --path: --literally --stdin-paths --no-filters --message: --date: --oneline --format: --empty --reset --dry-run --verbose --cruft --keep-largest-pack --write"},
 	{"bisect", "w", "--no-checkout --first-parent --term-new: --term-old: --term-good --term-bad"},
 	{"init", "w", "q b: --bare --initial-branch: --quiet --object-format: --shared? --template!"},
 	{"format-patch", "", gitLog + "kNsv: o> --output-directory> --stdout --cover-letter --subject-prefix: --numbered --no-numbered --start-number: --signature: --no-signature --thread? --zero-commit --base: --reroll-count: --rfc --signoff"},
@@ -69,7 +69,7 @@ var gitCommands = []gitCommand{
 	{"fetch", "nw", gitFetch},
 	{"pull", "nw", gitFetch + gitMerge + "r? --rebase? --no-rebase"},
 	{"push", "nw", "qvnu^f^d^46 o: --all --tags --branches --dry-run --porcelain --quiet --verbose --progress --no-progress --set-upstream^ --force^ --force-with-lease^ --force-if-includes^ --no-force-with-lease --delete^ --mirror^ --prune^ --follow-tags --no-verify --atomic --push-option: --repo: --thin --no-thin --signed? --recurse-submodules: --ipv4 --ipv6 --receive-pack! --exec!"},
-	{"remote", "w", "vfn t: m: --verbose --push --all --add --delete --tags --no-tags --fetch --mirror? --prune --dry-run --auto"},
+	{"remote", "w", "vf^n t: m: --verbose --push --all --add --delete --tags --no-tags --fetch^ --mirror? --prune --dry-run --auto"},
 	{"submodule", "w", "qfNi b: j: --quiet --cached --recursive --init --remote --merge --rebase --checkout --depth: --jobs: --force --branch: --name: --reference: --single-branch --all --no-fetch --progress --summary-limit: --files --default --recommend-shallow"},
 	{"config", "", "lze^ f: --get^ --get-all^ --get-regexp^ --get-urlmatch^ --list^ l^ --show-origin --show-scope --show-names --global --local --system --worktree --name-only --null --type: --bool --int --path --bool-or-int --default: --file: --includes --no-includes --all --regexp --value: --url: --fixed-value --edit^ --unset^ --unset-all^ --add^ --replace-all^ --rename-section^ --remove-section^"},
 	{"sparse-checkout", "cw", "--cone --no-cone --stdin --skip-checks --sparse-index --no-sparse-index"},
@@ -125,7 +125,7 @@ func readGit(a *analysis, c *command, o *options) {
 		return
 	}
 	s := readOptions(e.opts, g.operands[1:])
-	flags := e.flags + gitEffects(a, sub, s)
+	flags := e.flags + gitEffects(a, sub, s, g.operands)
 	if strings.Contains(flags, "!") || s.bad != "" {
 		a.warn("git " + sub + " " + s.bad + " can make it run or load something else")
 		exec = true
@@ -148,7 +148,7 @@ func readGit(a *analysis, c *command, o *options) {
 		c.cwd = &cwd{[]folder{{any: true}}} // paths are relative to it
 	}
 	o.seen, o.operands = s.seen, nil
-	made := map[string]int{"clone": 1, "init": 0, "worktree add": 1, "bundle create": 1}
+	made := map[string]int{"clone": 1, "init": 0, "worktree add": 1, "worktree move": 2, "bundle create": 1}
 	n, ok := made[sub]
 	if !ok {
 		n, ok = made[sub+" "+s.firm()]
@@ -159,13 +159,17 @@ func readGit(a *analysis, c *command, o *options) {
 }
 
 // gitEffects says what a sub-command does beside what its flags in the table say.
-func gitEffects(a *analysis, sub string, s *options) string {
+func gitEffects(a *analysis, sub string, s *options, words []Word) string {
 	first := s.firm()
-	for _, w := range s.operands {
+	for _, w := range words {
 		// helper::address has git run git-remote-helper.
-		if strings.Contains(w.Text, "::") && (strings.Contains("clone fetch pull push ls-remote remote submodule", sub)) {
-			a.warn("git " + sub + " through a transport helper can make it run something else")
-			s.bad = "::"
+		if strings.Contains(w.Text+w.Prefix, "::") && listed(" clone fetch pull push ls-remote remote submodule ", sub) {
+			s.bad = "helper::"
+		}
+	}
+	for _, o := range s.seen { // and a strategy of another name git-merge-name
+		if (o.name == "-s" || o.name == "--strategy") && !(o.val.Const && listed(" ort recursive resolve octopus ours subtree ", o.val.Text)) {
+			s.bad = "--strategy"
 		}
 	}
 	is := func(list string) bool { return first != "" && listed(" "+list+" ", first) }
@@ -206,6 +210,8 @@ func gitEffects(a *analysis, sub string, s *options) string {
 		switch {
 		case is("update prune show"):
 			return "n"
+		case s.has("-f", "--fetch"):
+			return "nc"
 		case is("add remove rm rename set-url set-head set-branches"):
 			return "c"
 		}

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -33,6 +34,7 @@ type program struct {
 	writes byte                                // operands that it writes: 'a' all, 'l' the last, 'r' all after the first, '2' the second
 	warn   string                              // what a person must see whenever it runs
 	wrap   int                                 // runs its operands as a command, after wrap-1 of its own
+	vars   bool                                // and after NAME=value words
 	opaque string                              // why a line with it cannot be analysed
 	read   func(*analysis, *command, *options) // what else there is to see
 }
@@ -42,6 +44,8 @@ const (
 	workCode  = "it runs what files in the workspace say"
 	startsAny = "it can start other programs"
 	broadRoot = "runs with the rights of another user"
+
+	binaryOptions = "abcdDeghilnpPqrsStTuvwWxX A f: j: M: --version --demangle? --defined-only --extern-only --undefined-only --dynamic --size-sort --numeric-sort --strip-all --strip-debug --plugin! o> --disassemble? --syms --headers --section:"
 )
 
 type programEntry struct {
@@ -63,24 +67,26 @@ func programTable() []programEntry {
 		{"lua luajit tclsh wish guile Rscript R julia octave scala kotlin groovy ghci runghc runhaskell elixir iex erl escript swift osascript pwsh powershell sbcl clisp racket scheme gst ocaml irb psysh ipython jshell gnuplot gs m4 dc expect maxima gp bpftrace stap gdb lldb debugfs",
 			program{opts: "+ e. c. --eval. --expression. --version --vanilla", code: givenCode, stdin: true, read: readInterpreter}},
 		{"awk gawk mawk nawk original-awk", program{opts: "+ F: v: f= --file= --version", code: givenCode, read: readAwk}},
-		{"java javac javaw jshell dotnet mono deno bun tsx ts-node npx bunx zig crystal nim dart flutter jupyter sqlite3 sqlite psql mysql mariadb mongo mongosh duckdb redis-cli ed ex vi vim view vimdiff nvim emacs nano pico micro helix hx", program{code: givenCode, net: " install add create upgrade update "}},
+		{"java javac javaw jshell dotnet mono deno bun tsx ts-node npx bunx zig crystal nim dart flutter jupyter sqlite3 sqlite psql mysql mariadb mongo mongosh duckdb redis-cli ed ex vi vim view vimdiff nvim emacs nano pico micro helix hx code codium subl vipe vidir electron", program{code: givenCode, net: " install add create upgrade update "}},
 		{"npm pnpm yarn", program{code: workCode, net: " install i ci add update upgrade up outdated view info search publish login audit create init dlx exec create-react-app fund ping pack whoami "}},
 		{"cargo rustup rustc", program{code: workCode, net: " fetch update install add search publish login yank toolchain target component self "}},
 		{"pip pipx uv uvx poetry conda mamba pipenv pdm hatch rye easy_install", program{code: workCode, net: " install download add sync update upgrade lock search wheel create run publish remove tool pip "}},
 		{"gem bundle bundler rake composer cpan cpanm luarocks opam stack cabal mix rebar3 hex leiningen lein", program{code: workCode, net: " install update add require fetch push deps.get outdated search build create-project "}},
-		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen",
+		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen mypy pylint flake8 golangci-lint gotestsum ginkgo prettier stylelint rubocop commitlint lint-staged babel postcss tailwindcss storybook astro ng expo semantic-release pod fastlane bats behave coverage flask django-admin gunicorn uvicorn celery streamlit alembic sphinx-build mkdocs jekyll doxygen hugo cookiecutter skaffold tilt",
 			program{code: workCode, net: " dependency:resolve "}},
 		{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -march=* -mtune=* -mcpu=* -m32 -m64 -msse* -mavx* -fPIC -fpic -fPIE -fpie -fno-* -fsanitize=* -fstack-protector* -fvisibility=* -fopenmp -fomit-frame-pointer -ffast-math -fcommon -fdiagnostics-color* -fprofile-arcs -ftest-coverage -flto -fwrapv -fexceptions -fmax-errors=* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -fplugin*! -fuse-ld*! -fmodule-mapper*! -Xlinker! -Xclang! -T! -load! -iplugindir*!", strict: true}},
-		{"prove runcon systemd-cat openvt pyenv rbenv nodenv asdf editor sensible-editor sensible-pager sensible-browser posh fakeroot pandoc c89 c99 gcc-ar gcc-nm gcc-ranlib", program{code: startsAny}},
+		{"convert magick mogrify montage composite identify conjure ldd xterm gnome-terminal konsole alacritty kitty wine wine64 qemu-x86_64 qemu-aarch64 xcrun nyc c8 cross-env env-cmd npm-run-all run-s run-p prove runcon systemd-cat openvt pyenv rbenv nodenv asdf editor sensible-editor sensible-pager sensible-browser posh fakeroot pandoc c89 c99 gcc-ar gcc-nm gcc-ranlib", program{code: startsAny}},
 		{"sudoedit run0", program{code: broadRoot, warn: broadRoot}},
 		{"ld ld.bfd ld.gold ld.lld lld gold as collect2", program{code: startsAny}},
-		{"ar nm ranlib strip objdump objcopy size readelf addr2line", program{opts: "abcdDeghilnpPqrsStTuvwWxX A f: j: M: --version --demangle? --defined-only --extern-only --undefined-only --dynamic --size-sort --numeric-sort --strip-all --strip-debug --plugin! o> --disassemble? --syms --headers --section:", strict: true}},
+		{"strip ranlib", program{opts: binaryOptions, strict: true, writes: 'a'}},
+		{"objcopy", program{opts: binaryOptions, strict: true, writes: 'l'}},
+		{"ar nm objdump size readelf addr2line", program{opts: binaryOptions, strict: true}},
 		{"go", program{read: readGo}},
 		{"git", program{read: readGit}},
 
 		// What runs its arguments.
-		{"env", program{opts: "+ i 0 v u: --ignore-environment --unset: --null", wrap: 1, read: readEnv}},
-		{"nohup setsid unbuffer eatmydata fakeroot", program{opts: "+ c f w --wait --fork --ctty --version", wrap: 1}},
+		{"env", program{opts: "+ i 0 v u: --ignore-environment --unset: --null", wrap: 1, vars: true}},
+		{"nohup setsid unbuffer eatmydata fakeroot chronic ifne", program{opts: "+ c f w --wait --fork --ctty --version", wrap: 1}},
 		{"nice", program{opts: "+ # n: --adjustment:", wrap: 1}},
 		{"ionice", program{opts: "+ c: n: t --class: --classdata: --ignore", wrap: 1}},
 		{"time", program{opts: "+ p v a q f: o> --portability --verbose --append --quiet --format: --output>", wrap: 1}},
@@ -92,12 +98,12 @@ func programTable() []programEntry {
 		{"caffeinate", program{opts: "+ d i m s u t:", wrap: 1}},
 		{"xargs gxargs", program{opts: "+ 0 r t p x o a: d: E: I= i? J= L: l? n: P: s: R: --null --no-run-if-empty --verbose --exit --max-args: --max-procs: --max-chars: --max-lines? --delimiter: --arg-file: --replace? --open-tty", wrap: 1, read: readXargs}},
 		{"busybox toybox", program{opts: "+", wrap: 1, code: startsAny}},
-		{"sudo", program{opts: "+ A b E H k K l n P S v V i^ s^ e^ u: g: h: p: C: T: D: R: r: t: --user: --group: --non-interactive --preserve-env? --login^ --shell^ --edit^ --stdin", wrap: 1, code: broadRoot, warn: broadRoot}},
+		{"sudo", program{opts: "+ A b E H k K l n P S v V i^ s^ e^ u: g: h: p: C: T: D: R: r: t: --user: --group: --non-interactive --preserve-env? --login^ --shell^ --edit^ --stdin", wrap: 1, vars: true, code: broadRoot, warn: broadRoot}},
 		{"doas pkexec", program{opts: "+ n s^ L u: C: --user: --keep-cwd", wrap: 1, code: broadRoot, warn: broadRoot}},
 		{"su runuser sg newgrp", program{code: broadRoot, warn: broadRoot, opts: "lmpP c. s: g: G: --login --command. --shell: --preserve-environment", read: readSu}},
-		{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch",
+		{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine sshpass torify mpirun mpiexec srun timelimit ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch",
 			program{code: startsAny, opaque: "it starts programs in a way that cannot be followed"}},
-		{"tmux screen zellij fzf sk docker podman nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex latexmk gpg gpg2 tcpdump patch dpkg rpm logrotate ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
+		{"tmux screen zellij fzf sk docker docker-compose podman podman-compose earthly dagger kustomize eksctl argocd flux sam cdk serverless sls supabase firebase borg restic nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex latexmk gpg gpg2 tcpdump patch dpkg rpm logrotate ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
 			program{code: startsAny, net: " pull push login build run create compose search manifest init plan apply destroy get describe logs exec delete rollout cluster-info repo pr issue release api auth clone fetch update upgrade install add dist-upgrade full-upgrade -S -Sy -Syu checkout commit co up ci download up provision "}},
 
 		{"nc ncat netcat socat sftp lftp ncftp rclone nmap mutt mail mailx sendmail msmtp gh glab hub heroku telnet rsh websocat wscat w3m lynx links elinks",
@@ -120,22 +126,33 @@ func programTable() []programEntry {
 		{"man info", program{opts: "afkwK s: S: l: --where --all --apropos --whatis --pager! P! H! --html! --sections:", strict: true}},
 		{"zip", program{opts: "#rqjymuodDXleFv x: i: n: b: t: P: --exclude: --recurse-paths --quiet --junk-paths T! TT! --test! --unzip-command!", strict: true, writes: '1'}},
 		{"cpio", program{opts: "itodmuvBcaLpk0 H: C: --extract --create --list --make-directories --format: --no-absolute-filenames --quiet --null F! O! I! --file! --rsh-command!", strict: true}},
-		{"split csplit", program{opts: "#bdexnskz a: b: C: l: n: t: f: --bytes: --lines: --number: --suffix-length: --numeric-suffixes? --hex-suffixes? --additional-suffix: --verbose --prefix: --digits: --quiet --filter!", strict: true}},
+		{"split", program{opts: "#bdexnskz a: b: C: l: n: t: --bytes: --lines: --number: --line-bytes: --suffix-length: --numeric-suffixes? --hex-suffixes? --additional-suffix: --verbose --elide-empty-files --filter!", strict: true, writes: '2'}},
+		{"csplit", program{opts: "#ksz b: n: f> --prefix> --suffix-format: --digits: --quiet --silent --keep-files --elide-empty-files", strict: true}},
+		{"ssh-keygen", program{opts: "qlyvBceLHhkApuxXU t: b: f> C: N: P: E: F: R: m: s: I: n: V: z: O: Y: r: a: M: D! w!", strict: true}},
+		{"ip", program{read: readIP}},
 		{"diff3 sdiff", program{opts: "aAeEixXmTlsbBWdtw L: I: o> w: --strip-trailing-cr --text --merge --suppress-common-lines --width: --diff-program!", strict: true}},
 		{"openssl", program{opts: "-in: -out> -hex -base64 -binary -sha1 -sha224 -sha256 -sha384 -sha512 -md5 -noout -text -subject -issuer -dates -enddate -startdate -fingerprint -serial -modulus -pubkey -pubin -pubout -inform: -outform: -e -d -a -A -aes-256-cbc -pbkdf2 -iter: -salt -k: -pass: -passin: -passout: -x509 -new -newkey: -nodes -keyout> -days: -subj: -key: -req -CA: -CAkey: -CAcreateserial -connect: -servername: -showcerts -verify: -signature: -sign: -r -rand: -engine! -provider! -provider-path! -config! -conf!", strict: true, net: " s_client s_server s_time ocsp "}},
 		{"install ginstall", program{opts: "bcCdDpsTvZ g: m: o: t> S: --directory --mode: --owner: --group: --target-directory> --backup? --suffix: --compare --preserve-timestamps --no-target-directory --verbose --strip --strip-program!", strict: true, writes: 'l'}},
 
 		// Programs that write what they name.
-		{"cp gcp ln gln", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
+		{"cp gcp ln gln link", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
 		{"mv gmv", program{opts: "bfinTuvZ t> S: --target-directory> --suffix: --backup? --force --no-clobber --update? --verbose --no-target-directory", writes: 'a'}},
 		{"rm rmdir unlink grm", program{opts: "dfiIrRvp f^ r^ R^ --force^ --recursive^ --dir --interactive? --verbose --one-file-system --no-preserve-root^ --preserve-root? --parents --ignore-fail-on-non-empty", writes: 'a', read: readRm}},
-		{"tee gtee", program{opts: "aip --append --ignore-interrupts --output-error?", writes: 'a'}},
+		{"tee gtee sponge", program{opts: "aip --append --ignore-interrupts --output-error?", writes: 'a'}},
 		{"touch mkdir mkfifo truncate", program{opts: "acmhpvZo d: r: t: s: m: --parents --verbose --mode: --date: --reference: --size: --no-create --time:", writes: 'a'}},
 		{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
-		{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLP R^ h --recursive^ --changes --quiet --silent --verbose --reference: --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
+		{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLPrwxXstugo R^ h --recursive^ --changes --quiet --silent --verbose --reference= --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
 		{"unzip", program{opts: "aClLjnoptuvqZ d> x: P: O: I:"}},
 		{"dd gdd", program{read: readDD}},
 		{"uniq xxd", program{opts: "#cdDiuzpbErapC f: s: w: l: o: g: c: --count --repeated --unique --ignore-case --skip-fields: --skip-chars: --check-chars: --all-repeated? --group? --zero-terminated", writes: '2'}},
+		{"gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd compress uncompress pigz lz4", program{opts: "#adefhkLmnNqrvVz c^ l^ t^ S: o> T: --stdout^ --to-stdout^ --list^ --test^ --decompress --keep --force --recursive --best --fast --suffix: --threads: --output-dir-flat>", writes: 'a', read: func(a *analysis, c *command, o *options) {
+			if o.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test") {
+				o.operands = nil
+			}
+		}}},
+		{"mktemp", program{opts: "dqut p> --directory --dry-run --quiet --suffix: --tmpdir?", writes: 'a'}},
+		{"ffmpeg", program{writes: 'l'}},
+		{"dot neato fdp sfdp twopi circo", program{opts: "cnOPqvVx G: N: E: K: l: s? T: o>"}},
 		{"shuf", program{opts: "#e n: o> i: r z --output> --input-range: --head-count: --random-source: --repeat"}},
 
 		// The network, and what every use of must be seen.
@@ -362,21 +379,24 @@ func (o *options) long(t *optionTable, words []Word, i int) int {
 	if t.single && strings.HasPrefix(name, "--") {
 		name = name[1:]
 	}
+	value := Word{Raw: val, Text: val, Const: w.Const}
 	mark := t.word(name)
 	if mark == 0 && t.single && attached {
 		mark = t.word(text) // -std=c99
 	}
 	if mark == 0 {
 		o.unknown = name
-		// An abbreviation is taken for what it can stand for.
-		for full, mark := range t.long {
-			if (mark == '!' || mark == '^') && len(name) > 2 && strings.HasPrefix(full, name) {
-				o.note(full, mark, Word{})
+		// An abbreviation is taken for whatever it can stand for.
+		for _, full := range slices.Sorted(maps.Keys(t.long)) {
+			if mark := t.long[full]; strings.IndexByte("!^>", mark) >= 0 && len(name) > 2 && strings.HasPrefix(full, name) {
+				if !attached && mark == '>' && i+1 < len(words) {
+					value = words[i+1]
+				}
+				o.note(full, mark, value)
 			}
 		}
 		return i
 	}
-	value := Word{Raw: val, Text: val, Const: w.Const}
 	if attached && mark == '%' {
 		o.bad = name
 	}
@@ -440,7 +460,7 @@ func (o *options) value(mark byte, words []Word, i int) (int, Word) {
 		return i, Word{}
 	}
 	w := words[i+1]
-	if w.Fields && !w.number || w.Const && len(w.Text) > 1 && w.Text[0] == '-' && mark != '.' {
+	if w.Fields && !w.number || w.Const && len(w.Text) > 1 && w.Text[0] == '-' && mark != '.' && mark != '=' {
 		// None or several words: what follows may be an option after all.
 		o.loose = true
 	}
@@ -496,8 +516,8 @@ func (a *analysis) command(c command) {
 		}
 		a.network = a.network || namesURL(argv[i])
 		a.peek(argv[i])
-		if p, ok := plainPath(*w); ok && i > 0 && (rooted(p) || strings.HasPrefix(p, "../")) {
-			a.touch(p, c.cwd)
+		if p, ok := plainPath(*w); ok && i > 0 {
+			a.touch(attachedPath(p), c.cwd)
 		}
 	}
 	a.argv = append(a.argv, argv)
@@ -526,10 +546,13 @@ func (a *analysis) command(c command) {
 	if p.warn != "" {
 		a.warn(base + " " + p.warn)
 	}
+	if (c.piped || c.body != nil) && p.read == nil && (p.code == givenCode || p.code == workCode) && slices.ContainsFunc(o.operands, func(w Word) bool { return isStdin(w.Text) }) {
+		a.warn(base + " runs code that comes through a pipe")
+	}
 	if p.opaque != "" {
 		a.setOpaque(base + ": " + p.opaque)
 	}
-	if first := o.firm(); p.net == "*" || first != "" && listed(p.net, first) {
+	if p.networked(o.operands) {
 		a.network = true
 		a.downloads = a.downloads || listed(" curl wget wget2 aria2c axel http https xh scp rcp ftp sftp lftp nc ncat", base)
 	}
@@ -548,8 +571,11 @@ func (a *analysis) command(c command) {
 		c.limit("this form of it can run something else or write elsewhere")
 	}
 	a.operandWrites(p, o, &c)
-	for _, words := range o.inner {
-		a.run(words, &c)
+	for _, words := range o.inner { // with what was found put in for a mark, or after them
+		words, inner := slices.Clone(words), c
+		markWords(words, "{", "")
+		inner.fed = true
+		a.run(append(words, Word{Raw: "…", Fields: true}), &inner)
 	}
 	if !c.call.through && base != "git" && (c.call.widest < Always || !listed(plainTools, base)) {
 		a.notGit = true
@@ -557,17 +583,43 @@ func (a *analysis) command(c command) {
 	a.place(&c)
 }
 
-// touch notes a path outside the folder at hand that the line names.
+// networked reports whether a use of the program with these operands needs the
+// network. Where options that are not listed come first, any word may be the
+// sub-command.
+func (p *program) networked(words []Word) bool {
+	if len(words) > 0 && !strings.HasPrefix(words[0].Text, "-") {
+		words = words[:1]
+	}
+	return p.net == "*" || slices.ContainsFunc(words, func(w Word) bool { return w.Text != "" && listed(p.net, w.Text) })
+}
+
+// attachedPath takes what stands before a path off a word: -f/x, --file=/x, @/x.
+func attachedPath(text string) string {
+	at := strings.IndexByte(text, '/')
+	if at < 1 {
+		return text
+	}
+	at = len(strings.TrimRight(text[:at], "."))
+	if before := text[:at]; strings.HasSuffix(before, "@") || before == "if=" || strings.HasPrefix(before, "-") && (at == 2 || before[at-1] == '=') {
+		return text[at:]
+	}
+	return text
+}
+
+// touch notes a path that the line names if it leads out of the folder at hand.
 func (a *analysis) touch(p string, at *cwd) {
+	if !rooted(p) && p != ".." && !strings.HasPrefix(p, "../") {
+		return
+	}
 	for _, f := range at.at {
-		name := joinPath(f.dir, p)
+		t := pathWrite{name: joinPath(f.dir, p), folder: folder{unless: f.unless}}
 		switch {
-		case f.any || kernelPath(name) || slices.Contains(a.touched, name):
+		case f.any || kernelPath(t.name) || slices.Contains(a.touched, t):
 		case len(a.touched) >= maxListed:
 			a.setOpaque("it names too many paths")
 		default:
-			a.touched = append(a.touched, name)
-			a.paths = append(a.paths, PathUse{Name: name})
+			a.touched = append(a.touched, t)
+			a.paths = append(a.paths, PathUse{Name: t.name})
 		}
 	}
 }
@@ -626,6 +678,9 @@ func (a *analysis) script(w Word, c *command) {
 	if !ok {
 		return
 	}
+	if isStdin(p) && (c.piped || c.body != nil) {
+		a.warn(path.Base(c.call.word) + " runs code that comes through a pipe")
+	}
 	if !strings.Contains(p, "/") {
 		p = "./" + p
 	}
@@ -644,21 +699,28 @@ func (a *analysis) run(words []Word, c *command) {
 
 // unwrap looks through a program that runs its operands.
 func (a *analysis) unwrap(p *program, o *options, c *command) {
-	if o.unknown != "" || o.loose {
+	rest := o.operands[min(p.wrap-1, len(o.operands)):]
+	if p.vars && len(rest) > 0 && rest[0].Const && rest[0].Text == "-" { // to env the same as -i
+		rest = rest[1:]
+	}
+	for ; p.vars && len(rest) > 0; rest = rest[1:] {
+		name, value, ok := strings.Cut(rest[0].Text+rest[0].Prefix, "=")
+		if !ok {
+			break
+		}
+		a.assign(name, Word{Raw: value, Text: value, Const: rest[0].Const}, true)
+	}
+	if o.unknown != "" || o.loose || len(rest) > 0 && strings.HasPrefix(rest[0].Text, "-") {
 		a.setOpaque(fmt.Sprintf("what %s runs cannot be told from its options", path.Base(c.call.word)))
 	}
-	if p.read != nil {
-		return // it knows more
-	}
-	if len(o.operands) >= p.wrap {
-		if strings.HasPrefix(o.operands[p.wrap-1].Text, "-") {
-			a.setOpaque(fmt.Sprintf("what %s runs cannot be told from its options", path.Base(c.call.word)))
-		}
-		a.run(o.operands[p.wrap-1:], c)
+	switch {
+	case p.read != nil: // it knows more
+	case len(rest) == 0:
+		c.limit("it runs what it is given")
+	default:
+		a.run(rest, c)
 		c.call.through = p.code == ""
-		return
 	}
-	c.limit("it runs what it is given")
 }
 
 // operandWrites notes the paths that options and operands name for writing.

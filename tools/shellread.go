@@ -3,6 +3,7 @@ package tools
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -169,10 +170,9 @@ func (a *analysis) code(base string, p *program, code Word, args []Word, c *comm
 		}
 	case p.shell:
 		a.shellText(base, code.Text, c)
-	case len(args) > 0 && args[0].Const: // python -m pip install
-		if m := lookupProgram(code.Text); m != nil && m.net != "" && strings.Contains(m.net, " "+args[0].Text+" ") {
-			a.network = true
-		}
+	default: // python -m pip install
+		m := lookupProgram(code.Text)
+		a.network = a.network || m != nil && m.networked(args)
 	}
 	if c.fed && code.Raw == "" {
 		a.warn(base + " runs what it is given by another command")
@@ -182,33 +182,16 @@ func (a *analysis) code(base string, p *program, code Word, args []Word, c *comm
 // shellText analyses text that a shell runs as a line of its own. The shells
 // that read it as sh does need no key themselves.
 func (a *analysis) shellText(base, text string, c *command) {
+	n := len(a.argv)
 	a.inner(text, c.cwd, c.depth+1)
-	c.call.through = strings.Contains(" sh dash bash ash ", " "+base+" ")
-}
-
-// readEnv looks through env, whose assignments are those of the environment.
-func readEnv(a *analysis, c *command, o *options) {
-	rest := o.operands
-	if len(rest) > 0 && rest[0].Const && rest[0].Text == "-" { // the same as -i
-		rest = rest[1:]
-	}
-	for len(rest) > 0 {
-		name, value, ok := strings.Cut(rest[0].Text, "=")
-		if !rest[0].Const {
-			name, _, ok = strings.Cut(rest[0].Prefix, "=")
-		}
-		if !ok {
-			break
-		}
-		a.assign(name, Word{Raw: value, Text: value, Const: rest[0].Const}, true)
-		rest = rest[1:]
-	}
-	if len(rest) == 0 {
-		c.limit("it runs what it is given")
+	if c.call.through = listed(" sh dash bash ash ", base); c.call.through {
 		return
 	}
-	c.call.through = true
-	a.run(rest, c)
+	for _, argv := range a.argv[n:] { // what the other shells reserve, and zsh's =program
+		if listed(" repeat noglob nocorrect - foreach begin end and or not switch onintr ", argv[0]) || strings.HasPrefix(argv[0], "=") || strings.HasPrefix(argv[0], "%") {
+			a.setOpaque(base + " may read " + argv[0] + " in its own way")
+		}
+	}
 }
 
 // readXargs looks through xargs: what it runs gets further words from its
@@ -262,17 +245,17 @@ func markWords(words []Word, mark, prefix string) {
 }
 
 func readSu(a *analysis, c *command, o *options) {
-	if o.code != nil && o.code.Const {
+	switch {
+	case o.code != nil && o.code.Const:
 		a.inner(o.code.Text, c.cwd, c.depth+1)
+	case o.code != nil || o.unknown != "" || o.loose || len(o.operands) > 1:
+		a.setOpaque("what " + path.Base(c.call.word) + " runs cannot be told from its options")
 	}
 }
 
 // readAwk: the program is the first operand or a file.
 func readAwk(a *analysis, c *command, o *options) {
 	for _, s := range o.seen {
-		if s.val.Const && isStdin(s.val.Text) && (c.piped || c.body != nil) {
-			a.warn("awk runs code that comes through a pipe")
-		}
 		a.script(s.val, c)
 	}
 	if len(o.seen) == 0 && len(o.operands) > 0 && substituted(o.operands[0]) {
@@ -301,7 +284,7 @@ func readFind(a *analysis, c *command, o *options) {
 		switch w.Text {
 		case "-exec", "-execdir", "-ok", "-okdir":
 			end := i + 1
-			for end < len(words) && !(words[end].Const && (words[end].Text == ";" || words[end].Text == "+" && words[end-1].Raw == "{}")) {
+			for end < len(words) && !(words[end].Const && (words[end].Text == ";" || words[end].Text == "+" && words[end-1].Text == "{}")) {
 				end++
 			}
 			inner := *c
@@ -614,25 +597,43 @@ func readRm(a *analysis, c *command, o *options) {
 	}
 }
 
+// specialMode matches a mode that sets the set-user-ID or set-group-ID bit.
+var specialMode = regexp.MustCompile(`[+=][rwxXt]*s|^0*[2-7][0-7]{3}$`)
+
 // readChmod: recursive changes of more than plain folders below.
 func readChmod(a *analysis, c *command, o *options) {
-	if mode := o.firm(); path.Base(c.call.word) == "chmod" && (strings.Contains(mode, "s") || len(strings.TrimLeft(mode, "0")) >= 4) {
+	base, mode := path.Base(c.call.word), o.firm()
+	if slices.ContainsFunc(c.words[1:], func(w Word) bool { // where it is not an operand
+		return strings.HasPrefix(w.Text, "--ref") || len(w.Text) > 1 && w.Text[0] == '-' && strings.Trim(w.Text[1:], "rwxXstugo,=+-") == ""
+	}) {
+		mode, o.operands = "", append([]Word{{Const: true}}, o.operands...)
+	}
+	if base == "chmod" && specialMode.MatchString(mode) {
 		a.warn("makes a program run with the rights of its owner")
 	}
 	if !o.has("-R", "--recursive") && !(o.loose && c.fed) {
 		return
 	}
-	mode := o.firm()
 	if strings.HasSuffix(mode, "7") || strings.Contains(mode, "o+w") || strings.Contains(mode, "a+w") || strings.Contains(mode, "o=") {
 		a.warn("opens files to everybody, recursively")
 	}
 	for _, w := range o.operands[min(1, len(o.operands)):] {
 		if p := logical(w.Text); !w.Const || p == "" || rooted(p) || strings.HasPrefix(p, "..") {
-			a.warn(path.Base(c.call.word) + " changes everything below a broad path")
+			a.warn(base + " changes everything below a broad path")
 		}
 	}
 	if len(o.operands) < 2 || c.fed {
-		a.warn(path.Base(c.call.word) + " changes everything below a broad path")
+		a.warn(base + " changes everything below a broad path")
+	}
+}
+
+// readIP: exec of a namespace is the one action of ip that starts a program.
+func readIP(a *analysis, c *command, o *options) {
+	if i := slices.IndexFunc(o.operands, func(w Word) bool { return w.Text == "exec" || w.Text == "e" }); i >= 0 {
+		a.run(o.operands[min(i+2, len(o.operands)):], c)
+	}
+	if len(o.operands) > 0 && (o.firm() == "" || strings.HasPrefix(o.firm(), "-b") || strings.HasPrefix(o.firm(), "-n")) {
+		c.limit(startsAny)
 	}
 }
 
@@ -698,7 +699,7 @@ func readCurl(a *analysis, c *command, o *options) {
 // goCommands are the sub-commands of go that only build and look, with their
 // options; any other form runs code or changes settings.
 var goCommands = map[string]string{
-	"build":   "-C: -race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags: -gcflags: -asmflags: -buildvcs: -buildmode: -cover -p: -json",
+	"build":   "-C: -race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags= -gcflags= -asmflags= -buildvcs: -buildmode: -cover -p: -json",
 	"vet":     "-v -x -n -tags: -mod: -json -race",
 	"fmt":     "-n -x -mod:",
 	"list":    "-m -json? -f: -deps -test -e -u -versions -find -mod: -tags: -compiled -retracted",
@@ -708,6 +709,22 @@ var goCommands = map[string]string{
 	"mod":     "-v -x -e -go: -json -m -why -vendor -compat: -diff -fmt -print -require: -replace: -droprequire: -dropreplace: -exclude: -module: -o>",
 	"help":    "-h",
 	"clean":   "-n -x -cache -testcache -modcache -fuzzcache -i -r",
+}
+
+// plainGoFlags knows the flags for compiler and linker that name no program and no
+// file, in a value like "all=-N -l" or "-s -w -X main.version=1".
+func plainGoFlags(w Word) bool {
+	_, flags, ok := strings.Cut(w.Text, "=-")
+	if flags = "-" + flags; !ok || strings.HasPrefix(w.Text, "-") {
+		flags = w.Text
+	}
+	for f := range strings.FieldsSeq(flags) {
+		f = strings.Trim(f, `'"`)
+		if name, _, _ := strings.Cut(f, "="); f != "" && f[0] == '-' && !listed(" -s -w -X -N -l -m -S -e -live -v ", name) {
+			return false
+		}
+	}
+	return w.Const
 }
 
 func readGo(a *analysis, c *command, o *options) {
@@ -724,9 +741,7 @@ func readGo(a *analysis, c *command, o *options) {
 		c.limit(workCode)
 	} else {
 		*o = *readOptions(opts, words[1:])
-		flags := slices.ContainsFunc(words[1:], func(w Word) bool {
-			return strings.Contains(w.Raw, "extld") || strings.Contains(w.Raw, "linkmode") // -ldflags can name a linker
-		})
+		flags := slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '=' && !plainGoFlags(s.val) })
 		if o.bad != "" || o.unknown != "" || o.loose || flags {
 			c.limit("this form of it can run something else or write elsewhere")
 		}

@@ -22,8 +22,8 @@ type analysis struct {
 	builtins []string // of the shell, in the line
 	names    []string // shell variables set: opaque if the child inherits one
 	writes   []pathWrite
-	moved    bool     // there is a cd
-	touched  []string // other paths that it names
+	moved    bool        // there is a cd
+	touched  []pathWrite // other paths that it names
 
 	paths    []PathUse
 	programs []string
@@ -172,6 +172,7 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 			a.network = true
 			a.warn("opens a network connection by a redirection")
 		case r.Op == "<":
+			a.touch(p, at)
 			if a.peek(p); input {
 				c.body, c.input, c.piped = nil, &r.Target, false
 			}
@@ -386,6 +387,8 @@ func (a *analysis) cd(args []Word, c *command) {
 	target, ok := "~", true
 	if len(args) == 1 {
 		target, ok = plainPath(args[0])
+	} else {
+		a.touch(target, c.cwd)
 	}
 	if !ok || len(args) > 1 || strings.HasPrefix(target, "-") || c.repeats && !rooted(target) {
 		c.cwd.at = []folder{{any: true}}
