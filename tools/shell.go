@@ -170,8 +170,10 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 		if known && f.Place == Protected && !kernelPath(f.Resolved) {
 			j.Refuse = fmt.Sprintf("%q belongs to picket", t.name)
 		}
-		// Without a sandbox: which of them it writes is known of few programs.
-		if known && !facts.Boxed && f.Place == Outside && j.NotCovered == "" && !facts.sureFolder(t.unless) {
+		// Without a sandbox: which of them it writes is known of few programs. That
+		// /a/,/b/p names nothing shows in the folder that it would lie in.
+		if known && !facts.Boxed && f.Place == Outside && j.NotCovered == "" && !facts.sureFolder(t.unless) &&
+			(f.Exists || facts.Paths[path.Dir(t.name)].Exists) {
 			j.NotCovered = "it names " + oneLine(t.name) + ", which lies outside the workspace"
 		}
 	}

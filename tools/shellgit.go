@@ -31,7 +31,7 @@ type gitCommand struct{ names, flags, opts string }
 var gitCommands = []gitCommand{
 	{"status", "", "sbvz u? --short --branch --porcelain? --long --verbose --untracked-files? --ignored? --show-stash --no-renames --find-renames? --ahead-behind --no-ahead-behind --column? --no-column --ignore-submodules?"},
 	{"diff diff-tree diff-index diff-files range-diff", "", gitDiff + "rmcv --root --no-commit-id --stdin --cc --no-dual-color --creation-factor: --base --ours --theirs"},
-	{"log show rev-list", "", gitLog + "--follow"},
+	{"log show rev-list whatchanged", "", gitLog + "--follow"},
 	{"shortlog", "", "nsec w? --numbered --summary --email --no-merges --all --since: --until: --author: --group: --format: --committer --first-parent"},
 	{"blame annotate", "", "wlesfnptcb L: C? M? S: --since: --date: --porcelain --line-porcelain --show-email --show-name --show-number --root --incremental --abbrev? --ignore-rev: --ignore-revs-file: --first-parent --color-lines --color-by-age --reverse"},
 	{"grep", "", "#ivnlLcwhHoFGEPpWzraIq A: B: C: e: f: m: --line-number --ignore-case --files-with-matches --files-without-match --name-only --count --word-regexp --cached --untracked --no-index --and --or --not --all-match --heading --break --show-function --function-context --fixed-strings --extended-regexp --perl-regexp --basic-regexp --max-depth: --max-count: --only-matching --column --color? --no-color --recurse-submodules --text --exclude-standard --no-exclude-standard --full-name --invert-match --quiet --threads: --null --context: --after-context: --before-context: O! --open-files-in-pager! --textconv!"},
@@ -74,6 +74,18 @@ var gitCommands = []gitCommand{
 	{"config", "", "lze^ f: --get^ --get-all^ --get-regexp^ --get-urlmatch^ --list^ l^ --show-origin --show-scope --show-names --global --local --system --worktree --name-only --null --type: --bool --int --path --bool-or-int --default: --file: --includes --no-includes --all --regexp --value: --url: --fixed-value --edit^ --unset^ --unset-all^ --add^ --replace-all^ --rename-section^ --remove-section^"},
 	{"sparse-checkout", "cw", "--cone --no-cone --stdin --skip-checks --sparse-index --no-sparse-index"},
 	{"difftool mergetool filter-branch filter-repo daemon send-email instaweb gui citool gitk web--browse credential svn p4 http-backend upload-pack receive-pack upload-archive remote-ext remote-fd shell maintenance", "!", ""},
+}
+
+// gitDoes says more of some: what a first word, an option or any use ("*") does.
+// Flags beside those above: f rewrites or deletes elsewhere, t throws away, l changes
+// a history, r only reads.
+var gitDoes = map[string]string{
+	"ls-remote": "*:n", "prune": "*:l", "gc": "--prune:l", "reflog": "expire:l delete:l drop:l", "reset": "--hard:t", "clean": "-f:t --force:t", "stash": "drop:t clear:t",
+	"fetch": "--set-upstream:c", "pull": "--set-upstream:c", "branch": "-u:c --set-upstream-to:c --unset-upstream:c --set-upstream:c", "bisect": "run:! view:! visualize:!",
+	"push":      "-u:c --set-upstream:c -f:f -d:f --force:f --force-with-lease:f --force-if-includes:f --delete:f --mirror:f --prune:f",
+	"remote":    "update:n prune:n show:n add:c remove:c rm:c rename:c set-url:c set-head:c set-branches:c -f:n --fetch:n",
+	"submodule": "foreach:! update:n add:nc init:c deinit:c set-url:c set-branch:c sync:c absorbgitdirs:c",
+	"config":    "--get:r --get-all:r --get-regexp:r --get-urlmatch:r --list:r -l:r get:r list:r --edit:!c -e:!c edit:!c --unset:c --unset-all:c --add:c --replace-all:c --rename-section:c --remove-section:c",
 }
 
 // gitGlobal are the options before the sub-command.
@@ -125,7 +137,7 @@ func readGit(a *analysis, c *command, o *options) {
 		return
 	}
 	s := readOptions(e.opts, g.operands[1:])
-	flags := e.flags + gitEffects(a, sub, s, g.operands)
+	flags := e.flags + gitEffects(sub, s, g.operands)
 	if strings.Contains(flags, "!") || s.bad != "" {
 		a.warn("git " + sub + " " + s.bad + " can make it run or load something else")
 		exec = true
@@ -138,10 +150,15 @@ func readGit(a *analysis, c *command, o *options) {
 		a.network = true
 		a.downloads = a.downloads || sub == "clone" || sub == "submodule"
 	}
-	if strings.Contains(flags, "c") {
-		a.warn("changes the repository's configuration")
-		a.gitConfig = true
+	for _, w := range []struct{ flag, why string }{
+		{"f", "git " + sub + " that rewrites or deletes what is there (force)"}, {"?", "git " + sub + " with words that may force it"},
+		{"t", "git " + sub + " that throws changes or files away"}, {"l", "changes a log or a history"}, {"c", "changes the repository's configuration"},
+	} {
+		if strings.Contains(flags, w.flag) && !(w.flag == "?" && strings.Contains(flags, "f")) {
+			a.warn(w.why)
+		}
 	}
+	a.gitConfig = a.gitConfig || strings.Contains(flags, "c")
 	a.gitWrite = a.gitWrite || strings.Contains(flags, "w")
 	a.notGit = a.notGit || exec
 	if slices.ContainsFunc(g.seen, func(o option) bool { return o.name == "-C" }) {
@@ -159,12 +176,21 @@ func readGit(a *analysis, c *command, o *options) {
 }
 
 // gitEffects says what a sub-command does beside what its flags in the table say.
-func gitEffects(a *analysis, sub string, s *options, words []Word) string {
-	first := s.firm()
+func gitEffects(sub string, s *options, words []Word) string {
+	flags, first := "", s.firm()
+	for f := range strings.FieldsSeq(gitDoes[sub]) {
+		if key, does, _ := strings.Cut(f, ":"); key == "*" || key == first || s.has(key) {
+			flags += does
+		}
+	}
 	for _, w := range words {
+		text := w.Text + w.Prefix
 		// helper::address has git run git-remote-helper.
-		if strings.Contains(w.Text+w.Prefix, "::") && listed(" clone fetch pull push ls-remote remote submodule ", sub) {
+		if strings.Contains(text, "::") && listed(" clone fetch pull push ls-remote remote submodule ", sub) {
 			s.bad = "helper::"
+		}
+		if sub == "push" && (strings.HasPrefix(text, "+") || strings.HasPrefix(text, ":")) {
+			flags += "f"
 		}
 	}
 	for _, o := range s.seen { // and a strategy of another name git-merge-name
@@ -172,88 +198,14 @@ func gitEffects(a *analysis, sub string, s *options, words []Word) string {
 			s.bad = "--strategy"
 		}
 	}
-	is := func(list string) bool { return first != "" && listed(" "+list+" ", first) }
-	switch sub {
-	case "ls-remote":
-		return "n"
-	case "push":
-		return gitPush(a, s)
-	case "fetch", "pull":
-		if s.has("--set-upstream") {
-			return "c"
-		}
-	case "branch":
-		if s.has("-u", "--set-upstream-to", "--unset-upstream", "--set-upstream") {
-			return "c"
-		}
-	case "reset":
-		if s.has("--hard") {
-			a.warn("git reset --hard throws changes away")
-		}
-	case "clean":
-		if s.has("-f", "--force") {
-			a.warn("git clean deletes files")
-		}
-	case "reflog", "gc", "prune":
-		if sub == "reflog" && is("expire delete drop") || s.has("--prune") || sub == "prune" {
-			a.warn("changes a log or a history")
-		}
-	case "stash":
-		if is("drop clear") {
-			a.warn("git stash " + first + " throws changes away")
-		}
-	case "bisect":
-		if is("run view visualize") {
-			return "!"
-		}
-	case "remote":
-		switch {
-		case is("update prune show"):
-			return "n"
-		case s.has("-f", "--fetch"):
-			return "nc"
-		case is("add remove rm rename set-url set-head set-branches"):
-			return "c"
-		}
-	case "submodule":
-		switch {
-		case is("foreach"):
-			return "!"
-		case is("update"):
-			return "n"
-		case is("add"):
-			return "nc"
-		case is("init deinit set-url set-branch sync absorbgitdirs"):
-			return "c"
-		}
-	case "config":
-		read := s.has("--get", "--get-all", "--get-regexp", "--get-urlmatch", "--list", "-l") || is("get list")
-		if s.has("--edit", "-e") || is("edit") {
-			return "!c"
-		}
-		if !read && (s.unknown != "" || s.loose || len(s.operands) != 1 || s.has("--unset", "--unset-all", "--add", "--replace-all", "--rename-section", "--remove-section")) ||
-			s.has("--unset", "--unset-all", "--add", "--replace-all") {
-			return "c"
-		}
+	unsure := s.loose || s.unknown != ""
+	if sub == "push" && unsure {
+		flags += "?"
 	}
-	return ""
-}
-
-func gitPush(a *analysis, s *options) string {
-	force := s.has("-f", "-d", "--force", "--force-with-lease", "--force-if-includes", "--delete", "--mirror", "--prune")
-	for _, w := range s.operands {
-		force = force || strings.HasPrefix(w.Text+w.Prefix, "+") || strings.HasPrefix(w.Text+w.Prefix, ":")
+	if read := strings.Contains(flags, "r"); sub == "config" && !read && (unsure || len(s.operands) != 1) {
+		flags += "c"
 	}
-	switch {
-	case force:
-		a.warn("git push that rewrites or deletes what is there (force)")
-	case s.loose || s.unknown != "":
-		a.warn("git push with words that may force it")
-	}
-	if s.has("-u", "--set-upstream") {
-		return "c"
-	}
-	return ""
+	return flags
 }
 
 // gitAccess says whether the line may have the repository writable, and its

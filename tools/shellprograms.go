@@ -14,7 +14,7 @@ import (
 //
 // opts lists the options whose meaning is known, separated by blanks: a field
 // without a dash is a cluster of one-letter options ('#' for any digits), a
-// field with two is a long option, and if opts begins with a dash all are words
+// field with two is a long option, and if opts begins with one dash all are words
 // with one ("-o", "-race"; a trailing '*' stands for all that begin so). A
 // leading '+' field says that options end at the first operand. A mark after an
 // option says more:
@@ -72,7 +72,7 @@ func programTable() []programEntry {
 		{"cargo rustup rustc", program{code: workCode, net: " fetch update install add search publish login yank toolchain target component self "}},
 		{"pip pipx uv uvx poetry conda mamba pipenv pdm hatch rye easy_install", program{code: workCode, net: " install download add sync update upgrade lock search wheel create run publish remove tool pip "}},
 		{"gem bundle bundler rake composer cpan cpanm luarocks opam stack cabal mix rebar3 hex leiningen lein", program{code: workCode, net: " install update add require fetch push deps.get outdated search build create-project "}},
-		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen mypy pylint flake8 golangci-lint gotestsum ginkgo prettier stylelint rubocop commitlint lint-staged babel postcss tailwindcss storybook astro ng expo semantic-release pod fastlane bats behave coverage flask django-admin gunicorn uvicorn celery streamlit alembic sphinx-build mkdocs jekyll doxygen hugo cookiecutter skaffold tilt",
+		{"make gmake bmake nmake mk cmake ctest ninja meson bazel bazelisk buck buck2 scons waf just task mage rake ant gradle gradlew mvn mvnw sbt mill msbuild xcodebuild b2 tup redo autoreconf configure libtool pytest py.test tox nox jest vitest mocha ava karma cypress playwright eslint webpack vite rollup next nuxt gulp grunt lerna nx turbo pre-commit husky lefthook nodemon pm2 foreman concurrently phpunit rspec protoc buf goreleaser air wire mockgen mypy pylint flake8 golangci-lint gotestsum ginkgo prettier stylelint rubocop commitlint lint-staged babel postcss tailwindcss storybook astro ng expo semantic-release pod fastlane bats behave coverage flask django-admin gunicorn uvicorn celery streamlit alembic rails rackup puma sidekiq thor sphinx-build mkdocs jekyll doxygen hugo cookiecutter skaffold tilt",
 			program{code: workCode, net: " dependency:resolve "}},
 		{"cc gcc g++ c++ clang clang++ cpp tcc", program{opts: "-c -S -E -o> -g* -O* -I* -L* -l* -D* -U* -std=* -pedantic* -ansi -w -v -pipe -M -MM -MD -MMD -MP -MF> -MT: -MQ: -x: -shared -static* -pthread -pg -p -march=* -mtune=* -mcpu=* -m32 -m64 -msse* -mavx* -fPIC -fpic -fPIE -fpie -fno-* -fsanitize=* -fstack-protector* -fvisibility=* -fopenmp -fomit-frame-pointer -ffast-math -fcommon -fdiagnostics-color* -fprofile-arcs -ftest-coverage -flto -fwrapv -fexceptions -fmax-errors=* -Wl,*! -Wa,*! -Wp,*! -W* -rdynamic -nostdlib -include: -isystem: -iquote: -idirafter: -save-temps -print-* -dumpversion -dumpmachine --version --help -wrapper! -B*! -specs*! -fplugin*! -fuse-ld*! -fmodule-mapper*! -Xlinker! -Xclang! -T! -load! -iplugindir*!", strict: true}},
 		{"convert magick mogrify montage composite identify conjure ldd xterm gnome-terminal konsole alacritty kitty wine wine64 qemu-x86_64 qemu-aarch64 xcrun nyc c8 cross-env env-cmd npm-run-all run-s run-p prove runcon systemd-cat openvt pyenv rbenv nodenv asdf editor sensible-editor sensible-pager sensible-browser posh fakeroot pandoc c89 c99 gcc-ar gcc-nm gcc-ranlib", program{code: startsAny}},
@@ -104,7 +104,7 @@ func programTable() []programEntry {
 		{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine sshpass torify mpirun mpiexec srun timelimit ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch",
 			program{code: startsAny, opaque: "it starts programs in a way that cannot be followed"}},
 		{"tmux screen zellij fzf sk docker docker-compose podman podman-compose earthly dagger kustomize eksctl argocd flux sam cdk serverless sls supabase firebase borg restic nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex latexmk gpg gpg2 tcpdump patch dpkg rpm logrotate ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
-			program{code: startsAny, net: " pull push login build run create compose search manifest init plan apply destroy get describe logs exec delete rollout cluster-info repo pr issue release api auth clone fetch update upgrade install add dist-upgrade full-upgrade -S -Sy -Syu checkout commit co up ci download up provision "}},
+			program{code: startsAny, net: " pull push login build run create compose search manifest init plan apply destroy get describe logs exec delete rollout port-forward scale patch wait uninstall rollback cluster-info repo pr issue release api auth clone fetch update upgrade install add dist-upgrade full-upgrade -S -Sy -Syu checkout commit co up ci download up provision "}},
 
 		{"nc ncat netcat socat sftp lftp ncftp rclone nmap mutt mail mailx sendmail msmtp gh glab hub heroku telnet rsh websocat wscat w3m lynx links elinks",
 			program{code: startsAny, net: "*"}},
@@ -115,7 +115,7 @@ func programTable() []programEntry {
 		{"rsync", program{opts: "avzhnPrlptgoDuxcHAXSqiRWIyCFmLKkOJEdb0 f: T: B: M! e! --archive --verbose --delete --delete-after --delete-before --delete-excluded --exclude: --include: --filter: --exclude-from: --include-from: --files-from: --dry-run --progress --partial --stats --human-readable --checksum --compress --update --ignore-existing --existing --recursive --links --perms --times --owner --group --size-only --bwlimit: --timeout: --max-size: --min-size: --itemize-changes --info: --mkpath --inplace --relative --no-owner --no-group --no-perms --numeric-ids --chmod: --rsh! --rsync-path! --daemon! --config! --log-file> --backup-dir> --partial-dir> --temp-dir> --write-batch> --only-write-batch> --remote-option!", strict: true, writes: 'l', read: readRsync}},
 		{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O D> c> T: w= x! K! t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name --remote-name-all --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
 		{"wget wget2", program{opts: "qvcNrlkpLHxnSbdV46 # t: O> o> a> P> T: w: Q: l: A: R: D: I: X: U: i: B: e! --quiet --no-verbose --verbose --continue --recursive --level: --no-parent --timestamping --convert-links --page-requisites --mirror --spider --server-response --tries: --timeout: --wait: --random-wait --limit-rate: --user-agent: --header: --method: --body-data: --post-data: --post-file: --user: --password: --no-check-certificate --no-clobber --show-progress --progress: --output-document> --output-file> --append-output> --directory-prefix> --no-directories --no-host-directories --cut-dirs: --accept: --reject: --max-redirect: --input-file: --content-disposition --version --execute! --use-askpass! --config! --ca-certificate: --save-cookies> --warc-file> --rejected-log> --hsts-file> --load-cookies:", strict: true, net: "*"}},
-		{"find gfind", program{read: readFind}},
+		{"find gfind", program{opts: "-name= -iname= -path= -ipath= -wholename= -iwholename= -regex= -iregex= -regextype= -type= -xtype= -size= -mtime= -ctime= -atime= -mmin= -amin= -newer= -anewer= -cnewer= -newermt= -newerct= -newerat= -user= -group= -uid= -gid= -perm= -links= -inum= -samefile= -lname= -ilname= -maxdepth= -mindepth= -printf= -used= -print -print0 -prune -ls -quit -empty -depth -d -xdev -mount -true -false -not -and -or -o -follow -daystart -executable -readable -writable -nouser -nogroup -noleaf -ignore_readdir_race -H -L -P -exec% -execdir% -ok% -okdir% -delete^ -fprint> -fprint0> -fls> -fprintf>", strict: true, read: readFind}},
 		{"sed gsed", program{opts: "nErsuz l: e= f= i? --expression= --file= --quiet --silent --regexp-extended --null-data --separate --unbuffered --line-length: --posix --debug --sandbox --follow-symlinks --in-place? --version --help", strict: true, read: readSed}},
 		{"tar gtar bsdtar", program{opts: "", strict: true, read: readTar}},
 		{"sort gsort", program{opts: "bdfgiMhnRrVcCmsuz k: t: S: T: o> --key: --field-separator: --reverse --unique --numeric-sort --general-numeric-sort --human-numeric-sort --version-sort --month-sort --random-sort --ignore-case --dictionary-order --ignore-leading-blanks --stable --check? --merge --zero-terminated --parallel: --batch-size: --buffer-size: --temporary-directory: --output> --debug --sort: --random-source: --files0-from: --version --help --compress-program!", strict: true}},
@@ -233,7 +233,13 @@ type options struct {
 	code     *Word  // what is run
 	glued    bool   // and it stands in the option's own word
 	args     []Word // and its arguments
-	inner    [][]Word
+	inner    []innerCommand
+}
+
+// An innerCommand stands in the words after an option.
+type innerCommand struct {
+	by    string
+	words []Word
 }
 
 type option struct {
@@ -272,7 +278,7 @@ func optionsOf(opts string) *optionTable {
 	if t, ok := optionTables.Load(opts); ok {
 		return t.(*optionTable)
 	}
-	t := &optionTable{long: map[string]byte{}, single: strings.HasPrefix(opts, "-"), stop: strings.HasPrefix(opts, "+")}
+	t := &optionTable{long: map[string]byte{}, single: strings.HasPrefix(opts, "-") && !strings.HasPrefix(opts, "--"), stop: strings.HasPrefix(opts, "+")}
 	for field := range strings.FieldsSeq(opts) {
 		mark := byte('*')
 		if end := field[len(field)-1]; strings.IndexByte(marks, end) >= 0 && len(field) > 1 {
@@ -336,7 +342,7 @@ func readOptions(opts string, words []Word) *options {
 		default:
 			text = w.Prefix
 		}
-		if w.Const && text == "--" {
+		if w.Const && text == "--" && !t.single {
 			o.operands = append(o.operands, words[i+1:]...)
 			return o
 		}
@@ -469,10 +475,10 @@ func (o *options) value(mark byte, words []Word, i int) (int, Word) {
 
 func (o *options) command(words []Word, i int) int {
 	end := i + 1
-	for end < len(words) && !(words[end].Const && words[end].Text == ";") {
+	for end < len(words) && words[end].Text != ";" && !(words[end].Text == "+" && words[end-1].Text == "{}") {
 		end++
 	}
-	o.inner = append(o.inner, words[i+1:end])
+	o.inner = append(o.inner, innerCommand{words[i].Text, words[i+1 : end]})
 	return end
 }
 
@@ -571,8 +577,8 @@ func (a *analysis) command(c command) {
 		c.limit("this form of it can run something else or write elsewhere")
 	}
 	a.operandWrites(p, o, &c)
-	for _, words := range o.inner { // with what was found put in for a mark, or after them
-		words, inner := slices.Clone(words), c
+	for _, in := range o.inner { // with what was found put in for a mark, or after them
+		words, inner := slices.Clone(in.words), c
 		markWords(words, "{", "")
 		inner.fed = true
 		a.run(append(words, Word{Raw: "…", Fields: true}), &inner)
@@ -619,7 +625,7 @@ func (a *analysis) touch(p string, at *cwd) {
 			a.setOpaque("it names too many paths")
 		default:
 			a.touched = append(a.touched, t)
-			a.paths = append(a.paths, PathUse{Name: t.name})
+			a.paths = append(a.paths, PathUse{Name: t.name}, PathUse{Name: path.Dir(t.name)})
 		}
 	}
 }

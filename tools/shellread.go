@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -36,7 +35,19 @@ func (a *analysis) builtin(name string, c *command) bool {
 			}
 		}
 	case "command", "exec":
-		a.commandBuiltin(name, args, c)
+		inner := *c
+		inner.depth++
+		inner.exec = name == "exec"
+		for len(args) > 0 && strings.HasPrefix(args[0].Text, "-") { // any that are not plain are opaque by now
+			if name == "command" && strings.ContainsAny(args[0].Text, "vV") {
+				return true // only says what it would run
+			}
+			args = args[1:]
+		}
+		if inner.words = args; inner.exec && len(args) == 0 {
+			a.setOpaque("exec with redirections")
+		}
+		a.command(inner)
 		return true
 	case "pushd", "popd": // of bash only
 		c.cwd.at = []folder{{any: true}}
@@ -63,37 +74,6 @@ func (a *analysis) builtin(name string, c *command) bool {
 		a.builtins = append(a.builtins, name)
 	}
 	return true
-}
-
-// commandBuiltin looks through "command", "exec" and "builtin".
-func (a *analysis) commandBuiltin(name string, args []Word, c *command) {
-	inner := *c
-	inner.depth++
-	for len(args) > 0 && args[0].Const && strings.HasPrefix(args[0].Text, "-") {
-		opt := args[0].Text
-		args = args[1:]
-		switch {
-		case opt == "--":
-		case name == "command" && (opt == "-v" || opt == "-V"):
-			return // only says what it would run
-		case name == "command" && opt == "-p", name == "exec" && (opt == "-c" || opt == "-l"):
-			inner.exec = name == "exec"
-		default:
-			a.setOpaque(fmt.Sprintf("%s %s is not analysed", name, opt))
-		}
-	}
-	if name == "exec" {
-		inner.exec = true
-		if len(args) == 0 {
-			a.setOpaque("exec with redirections")
-		}
-	}
-	inner.words = args
-	if inner.depth > maxDepth {
-		a.setOpaque("too many programs within programs")
-		return
-	}
-	a.command(inner)
 }
 
 // substituted reports whether a word holds the output of a command.
@@ -263,65 +243,42 @@ func readAwk(a *analysis, c *command, o *options) {
 	}
 }
 
-// findTests are the parts of a find expression that only look or print, with
-// the number of words that follow.
-const findTests = " -name:1 -iname:1 -path:1 -ipath:1 -wholename:1 -iwholename:1 -regex:1 -iregex:1 -regextype:1 -type:1 -xtype:1 -size:1 -mtime:1 -ctime:1 -atime:1 -mmin:1 " +
-	"-cmin:1 -amin:1 -newer:1 -anewer:1 -cnewer:1 -newermt:1 -newerct:1 -newerat:1 -user:1 -group:1 -uid:1 -gid:1 -perm:1 -links:1 -inum:1 -samefile:1 -lname:1 -ilname:1 " +
-	"-fstype:1 -maxdepth:1 -mindepth:1 -printf:1 -used:1 -print:0 -print0:0 -prune:0 -ls:0 -quit:0 -empty:0 -depth:0 -d:0 -xdev:0 -mount:0 -true:0 -false:0 -not:0 -and:0 -or:0 " +
-	"-a:0 -o:0 -follow:0 -daystart:0 -executable:0 -readable:0 -writable:0 -nouser:0 -nogroup:0 -noleaf:0 -ignore_readdir_race:0 !:0 (:0 ):0 ,:0 -H:0 -L:0 -P:0 "
-
+// readFind looks through the commands of find, in which a mark stands for what it
+// finds: that begins as the paths do.
 func readFind(a *analysis, c *command, o *options) {
-	words, start := c.words[1:], ""
-	for i := 0; i < len(words); i++ {
-		w := words[i]
-		if !w.Const {
-			if w.Prefix == "" || strings.HasPrefix(w.Prefix, "-") || w.Fields && i > 0 {
-				c.limit("a word of it is not constant and can be an action")
-				start = "-"
-			}
-			continue
-		}
-		switch w.Text {
-		case "-exec", "-execdir", "-ok", "-okdir":
-			end := i + 1
-			for end < len(words) && !(words[end].Const && (words[end].Text == ";" || words[end].Text == "+" && words[end-1].Text == "{}")) {
-				end++
-			}
-			inner := *c
-			if strings.HasSuffix(w.Text, "dir") {
-				start, inner.cwd = "./", &cwd{[]folder{{any: true}}}
-			} else if start == "" {
-				start = "."
-			}
-			run := slices.Clone(words[i+1 : min(end, len(words))])
-			markWords(run, "{}", strings.TrimPrefix(start, "-"))
-			if len(run) > 0 && run[0].Const && path.Base(run[0].Text) == "rm" {
-				a.warn("deletes what it finds")
-			}
-			a.run(run, &inner)
-			i = end
-		case "-delete":
-			a.warn("deletes what it finds")
-			c.limit("it deletes what it finds")
-		case "-fprint", "-fprint0", "-fls", "-fprintf":
-			if i+1 < len(words) {
-				i++
-				a.writeWord(words[i], c.cwd)
-			}
-			c.limit("it writes a file")
+	start := ""
+	for _, w := range o.operands {
+		switch text := w.Text + w.Prefix; {
+		case text != "" && strings.Contains("(),!", text):
+		case start == "":
+			start = text
 		default:
-			at := strings.Index(findTests, " "+w.Text+":")
-			switch {
-			case at >= 0 && !strings.ContainsAny(w.Text, " :"):
-				i += int(findTests[at+len(w.Text)+2] - '0')
-			case strings.HasPrefix(w.Text, "-"):
-				c.limit("a part of it is not known")
-			case start == "":
-				start = w.Text
-			default:
-				start = commonStart(start, w.Text)
-			}
+			start = commonStart(start, text)
 		}
+	}
+	if o.loose {
+		start = ""
+	} else if start = strings.TrimPrefix(start, "-"); len(o.operands) == 0 {
+		start = "."
+	}
+	for _, in := range o.inner {
+		inner, run, mark := *c, slices.Clone(in.words), start
+		if strings.HasSuffix(in.by, "dir") {
+			inner.cwd, mark = &cwd{[]folder{{any: true}}}, "./"
+		}
+		markWords(run, "{}", mark)
+		if len(run) > 0 && run[0].Const && path.Base(run[0].Text) == "rm" {
+			a.warn("deletes what it finds")
+		}
+		a.run(run, &inner)
+	}
+	o.inner = nil
+	if o.has("-delete") {
+		a.warn("deletes what it finds")
+		c.limit("it deletes what it finds")
+	}
+	if slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '>' }) {
+		c.limit("it writes a file")
 	}
 }
 
