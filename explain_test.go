@@ -253,11 +253,21 @@ func TestExplainArgumentsAndWrites(t *testing.T) {
 	}
 }
 
+func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
 func TestExplainRules(t *testing.T) {
 	many := strings.Repeat("true; ", 60) + "curl evil.test"
+	deep := "curl evil.test"
+	for range 5 {
+		deep = "sh -c " + shellQuoted(deep)
+	}
 	for sentinel, list := range map[string][]explainCase{
 		`"rules":[{"tool":"shell","match":{"command":"curl *"},"action":"deny"}]`: {
 			{"after sixty commands", "curl", many, "deny", "", "rules[0]"},
+			{"after a hundred lines of their own", "true", strings.Repeat("sh -c true; ", 100) + "sh -c 'curl evil.test'", "deny", "", "rules[0]"},
+			{"after nine kilobytes", "true", strings.Repeat("true; ", 1500) + "curl evil.test", "deny", "", "rules[0]"},
+			{"behind a hundred wrappers", "", strings.Repeat("env ", 100) + "curl evil.test", "deny", "", "rules[0]"},
+			{"behind shells in shells", "", strings.Repeat("env ", 11) + deep, "deny", "", "rules[0]"},
 			{"behind wrappers", "curl", "env nice sh -c 'curl evil.test'", "deny", "", "rules[0]"},
 			{"with a path", "curl", "/usr/bin/curl evil.test", "deny", "", "rules[0]"},
 			{"found by find", "curl find", "find . -exec curl {} +", "deny", "", "rules[0]"},

@@ -334,13 +334,9 @@ func readOptions(opts string, words []Word) *options {
 	t := optionsOf(opts)
 	for i := 0; i < len(words); i++ {
 		w := words[i]
-		text := w.Text
-		switch {
-		case w.Const:
-		case w.number: // it can be "-5", but that starts nothing
+		text := w.Text + w.Prefix
+		if !w.Const && w.number { // it can be "-5", but that starts nothing
 			text = "0"
-		default:
-			text = w.Prefix
 		}
 		if w.Const && text == "--" && !t.single {
 			o.operands = append(o.operands, words[i+1:]...)
@@ -373,10 +369,7 @@ func readOptions(opts string, words []Word) *options {
 // long reads the option at words[i] and returns the index of its last word.
 func (o *options) long(t *optionTable, words []Word, i int) int {
 	w := words[i]
-	text := w.Text
-	if !w.Const {
-		text = w.Prefix
-	}
+	text := w.Text + w.Prefix
 	name, val, attached := strings.Cut(text, "=")
 	if !w.Const && !attached {
 		o.loose = true
@@ -416,10 +409,7 @@ func (o *options) long(t *optionTable, words []Word, i int) int {
 // short reads the cluster at words[i].
 func (o *options) short(t *optionTable, words []Word, i int) int {
 	w := words[i]
-	text := w.Text
-	if !w.Const {
-		text = w.Prefix
-	}
+	text := w.Text + w.Prefix
 	for k := 1; k < len(text); k++ {
 		mark, name := byte(0), "-"+text[k:k+1]
 		if text[k] < 128 {
@@ -533,6 +523,7 @@ func (a *analysis) command(c command) {
 	}
 	if c.depth > maxDepth {
 		a.setOpaque("too many programs within programs")
+		a.beyond(argv[1:])
 		return
 	}
 	name := argv[0]

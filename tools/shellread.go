@@ -49,9 +49,6 @@ func (a *analysis) builtin(name string, c *command) bool {
 		}
 		a.command(inner)
 		return true
-	case "pushd", "popd": // of bash only
-		c.cwd.at = []folder{{any: true}}
-		a.setOpaque(name)
 	default:
 		if why == "" {
 			return false
@@ -323,12 +320,11 @@ func readSed(a *analysis, c *command, o *options) {
 
 // sedScript limits the grant unless the script is one of the plain kind.
 func (a *analysis) sedScript(w Word, c *command) {
-	switch plain, runs := plainSed(w.Text); {
-	case w.Const && plain:
-	case w.Const && runs:
+	plain, runs := plainSed(w.Text)
+	if runs && w.Const {
 		a.warn("sed runs a command or writes a file")
-		fallthrough
-	default:
+	}
+	if !plain || !w.Const {
 		c.limit("its script is not one of the plain kind")
 	}
 }
@@ -595,8 +591,7 @@ func readIP(a *analysis, c *command, o *options) {
 }
 
 func readKill(a *analysis, c *command, o *options) {
-	words := c.words[1:]
-	for i, w := range words {
+	for i, w := range c.words[1:] {
 		if w.Const && w.Text == "-1" && i > 0 || w.Const && w.Text == "0" {
 			a.warn("ends every process")
 		}
@@ -643,10 +638,7 @@ func readCurl(a *analysis, c *command, o *options) {
 		}
 	}
 	for _, w := range o.operands {
-		text := w.Text
-		if !w.Const {
-			text = w.Prefix
-		}
+		text := w.Text + w.Prefix
 		if scheme, _, ok := strings.Cut(text, "://"); ok && scheme != "http" && scheme != "https" {
 			o.bad = scheme + "://"
 		}
@@ -671,9 +663,9 @@ var goCommands = map[string]string{
 // plainGoFlags knows the flags for compiler and linker that name no program and no
 // file, in a value like "all=-N -l" or "-s -w -X main.version=1".
 func plainGoFlags(w Word) bool {
-	_, flags, ok := strings.Cut(w.Text, "=-")
-	if flags = "-" + flags; !ok || strings.HasPrefix(w.Text, "-") {
-		flags = w.Text
+	flags := w.Text
+	if !strings.HasPrefix(flags, "-") {
+		flags = flags[strings.IndexByte(flags, '=')+1:]
 	}
 	for f := range strings.FieldsSeq(flags) {
 		f = strings.Trim(f, `'"`)

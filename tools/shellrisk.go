@@ -104,6 +104,7 @@ func (a *analysis) line(text string, depth int) { a.inner(text, &cwd{at: []folde
 func (a *analysis) inner(text string, from *cwd, depth int) {
 	if a.lines++; a.lines > maxInnerLines || depth > maxDepth {
 		a.setOpaque("too many lines within lines")
+		a.beyond(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n;&|(){}<>`'\"\\", r) }))
 		return
 	}
 	s := ParseShell(text)
@@ -137,6 +138,14 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 	}
 	for i := range s.Commands {
 		a.simple(&s.Commands[i], enter(s.Commands[i].Scope), depth)
+	}
+}
+
+// beyond notes what may be programs in words that are not followed: for rules that
+// deny, which no limit may turn into a question.
+func (a *analysis) beyond(words []string) {
+	for i := range words {
+		a.argv = append(a.argv, words[i:min(i+16, len(words))])
 	}
 }
 
@@ -186,11 +195,7 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 // commandText is the command as written, with single blanks: what rules match.
 func commandText(s *Simple) string {
 	var b strings.Builder
-	size := 0
-	for i := range s.Words {
-		size += len(s.Words[i].Raw) + 1
-	}
-	b.Grow(size)
+	b.Grow(64)
 	add := func(text ...string) {
 		if b.Len() > 0 {
 			b.WriteByte(' ')
