@@ -553,6 +553,8 @@ func readRm(a *analysis, c *command, o *options) {
 // specialMode matches a mode that sets the set-user-ID or set-group-ID bit.
 var specialMode = regexp.MustCompile(`[+=][rwxXt]*s|^0*[2-7][0-7]{3}$`)
 
+const specialWarning = "makes a program run with the rights of its owner"
+
 // readChmod: recursive changes of more than plain folders below.
 func readChmod(a *analysis, c *command, o *options) {
 	base, mode := path.Base(c.call.word), o.firm()
@@ -562,7 +564,7 @@ func readChmod(a *analysis, c *command, o *options) {
 		mode, o.operands = "", append([]Word{{Const: true}}, o.operands...)
 	}
 	if base == "chmod" && specialMode.MatchString(mode) {
-		a.warn("makes a program run with the rights of its owner")
+		a.warn(specialWarning)
 	}
 	if !o.has("-R", "--recursive") && !(o.loose && c.fed) {
 		return
@@ -585,8 +587,16 @@ func readIP(a *analysis, c *command, o *options) {
 	if i := slices.IndexFunc(o.operands, func(w Word) bool { return w.Text == "exec" || w.Text == "e" }); i >= 0 {
 		a.run(o.operands[min(i+2, len(o.operands)):], c)
 	}
-	if len(o.operands) > 0 && (o.firm() == "" || strings.HasPrefix(o.firm(), "-b") || strings.HasPrefix(o.firm(), "-n")) {
+	if slices.ContainsFunc(o.operands, func(w Word) bool {
+		return !w.Const || w.Text == "-b" || strings.HasPrefix(w.Text, "-ba") || strings.HasPrefix(w.Text, "-n")
+	}) {
 		c.limit(startsAny)
+	}
+}
+
+func readInstall(a *analysis, c *command, o *options) {
+	if slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '=' && specialMode.MatchString(s.val.Text) }) {
+		a.warn(specialWarning)
 	}
 }
 
