@@ -289,8 +289,8 @@ func checkSecretEnv(env map[string]string) error {
 }
 
 func isName(s string) bool {
-	for i := range len(s) {
-		if !isNameByte(s[i], i == 0) {
+	for i := 0; i < len(s); i++ {
+		if c := s[i] | 0x20; s[i] != '_' && (c < 'a' || c > 'z') && (i == 0 || s[i] < '0' || s[i] > '9') {
 			return false
 		}
 	}

@@ -177,6 +177,13 @@ func TestShellJudgement(t *testing.T) {
 		{"a program in a namespace", "ip netns exec a git status", "git ip", "", "", ""},
 		{"ip beside that", "ip -br a", "ip", "", "", ""},
 		{"a compiler behind a cache", "ccache gcc -c a.c", "gcc", "", "", ""},
+		{"a pipe into a shell in a container", "cat f | docker exec -i c sh -s", "cat docker!", "", "pipe", ""},
+		{"into one on another machine", "cat f | ssh h 'bash -s'", "cat ssh!", "", "pipe", ""},
+		{"into a command there", "cat f | ssh h 'cat > x'", "cat ssh!", "", "", ""},
+		{"into a command in a container", "cat f | docker exec -i c sh -c 'cat > x'", "cat docker!", "", "", ""},
+		{"a function that starts itself twice", "f() ( f | f & ); f", "", "(", "fork bomb", ""},
+		{"the same in bash's words", "function f { f|f& }; f", "", "function", "fork bomb", ""},
+		{"a function that does not", "f() { ls | f2 & }; f", "", "(", "", ""},
 		{"a build and its result", "go build -o app . && ./app", "go /ws/app!", "", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

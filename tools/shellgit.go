@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"slices"
 	"strings"
 )
 
@@ -118,12 +117,9 @@ func readGit(a *analysis, c *command, o *options) {
 	config := false // -c with settings that name no program
 	exec := g.bad != "" || g.unknown != "" || g.loose
 	for _, s := range g.seen {
-		if s.name == "-C" {
-			continue
-		}
-		if config = true; !gitPlainSetting(s.val) {
-			exec = true
-			g.bad = "-c"
+		config = config || s.name == "-c"
+		if s.name == "-c" && !gitPlainSetting(s.val) {
+			exec, g.bad = true, "-c"
 		}
 	}
 	if g.bad != "" && g.bad != "--git-dir" && g.bad != "--work-tree" && g.bad != "--bare" {
@@ -161,7 +157,7 @@ func readGit(a *analysis, c *command, o *options) {
 	a.gitConfig = a.gitConfig || strings.Contains(flags, "c")
 	a.gitWrite = a.gitWrite || strings.Contains(flags, "w")
 	a.notGit = a.notGit || exec
-	if slices.ContainsFunc(g.seen, func(o option) bool { return o.name == "-C" }) {
+	if g.has("-C") {
 		c.cwd = &cwd{[]folder{{any: true}}} // paths are relative to it
 	}
 	o.seen, o.operands = s.seen, nil

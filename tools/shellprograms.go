@@ -138,7 +138,8 @@ func programTable() []programEntry {
 		// Programs that write what they name.
 		{"cp gcp ln gln link", program{opts: "abdfHiLlnPprRsTuvxZ t> S: --target-directory> --suffix: --backup? --recursive --archive --force --symbolic --no-clobber --update? --verbose --preserve? --no-preserve: --sparse: --reflink? --parents --no-target-directory", writes: 'l'}},
 		{"mv gmv", program{opts: "bfinTuvZ t> S: --target-directory> --suffix: --backup? --force --no-clobber --update? --verbose --no-target-directory", writes: 'a'}},
-		{"rm rmdir unlink grm", program{opts: "dfiIrRvp f^ r^ R^ --force^ --recursive^ --dir --interactive? --verbose --one-file-system --no-preserve-root^ --preserve-root? --parents --ignore-fail-on-non-empty", writes: 'a', read: readRm}},
+		{"rmdir unlink", program{opts: "pv --parents --ignore-fail-on-non-empty --verbose", writes: 'a'}},
+		{"rm grm", program{opts: "dfiIrRvp f^ r^ R^ --force^ --recursive^ --dir --interactive? --verbose --one-file-system --no-preserve-root^ --preserve-root?", writes: 'a', read: readRm}},
 		{"tee gtee sponge", program{opts: "aip --append --ignore-interrupts --output-error?", writes: 'a'}},
 		{"touch mkdir mkfifo truncate", program{opts: "acmhpvZo d: r: t: s: m: --parents --verbose --mode: --date: --reference: --size: --no-create --time:", writes: 'a'}},
 		{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
@@ -544,7 +545,7 @@ func (a *analysis) command(c command) {
 	if p.warn != "" {
 		a.warn(base + " " + p.warn)
 	}
-	if (c.piped || c.body != nil) && p.read == nil && (p.code == givenCode || p.code == workCode) && slices.ContainsFunc(o.operands, func(w Word) bool { return isStdin(w.Text) }) {
+	if (c.piped || c.body != nil) && p.wrap == 0 && runsInput(p, o) {
 		a.warn(base + " runs code that comes through a pipe")
 	}
 	if p.opaque != "" {
@@ -579,6 +580,24 @@ func (a *analysis) command(c command) {
 		a.notGit = true
 	}
 	a.place(&c)
+}
+
+// runsInput reports whether a program reads code from its input: because it is told
+// so, or because it starts an interpreter elsewhere, as in docker exec -i c sh.
+func runsInput(p *program, o *options) bool {
+	if p.code != startsAny {
+		return p.read == nil && (p.code == givenCode || p.code == workCode) && slices.ContainsFunc(o.operands, func(w Word) bool { return isStdin(w.Text) })
+	}
+	n := len(o.operands)
+	for n > 0 && strings.HasPrefix(o.operands[n-1].Text, "-") {
+		n--
+	}
+	if n == 0 {
+		return false
+	}
+	name, flags, _ := strings.Cut(o.operands[n-1].Text, " ")
+	inner := lookupProgram(path.Base(name))
+	return inner != nil && inner.stdin && strings.Trim(flags, " -eilsux") == ""
 }
 
 // networked reports whether a use of the program with these operands needs the

@@ -11,9 +11,7 @@ import (
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
 	why := new(shellParser).hides(c.words, false)
-	if why != "" { // the parser has not looked behind wrappers
-		a.setOpaque(why)
-	}
+	a.setOpaque(why) // the parser has not looked behind wrappers
 	switch name {
 	case "cd":
 		a.cd(args, c)
@@ -243,20 +241,21 @@ func readAwk(a *analysis, c *command, o *options) {
 // readFind looks through the commands of find, in which a mark stands for what it
 // finds: that begins as the paths do.
 func readFind(a *analysis, c *command, o *options) {
-	start := ""
+	start, some := ".", false
 	for _, w := range o.operands {
-		switch text := w.Text + w.Prefix; {
-		case text != "" && strings.Contains("(),!", text):
-		case start == "":
-			start = text
-		default:
-			start = commonStart(start, text)
+		text := w.Text + w.Prefix
+		if text != "" && strings.Contains("(),!", text) {
+			continue
+		}
+		if !some {
+			start, some = text, true
+		}
+		for !strings.HasPrefix(text, start) {
+			start = start[:len(start)-1]
 		}
 	}
 	if o.loose {
 		start = ""
-	} else if start = strings.TrimPrefix(start, "-"); len(o.operands) == 0 {
-		start = "."
 	}
 	for _, in := range o.inner {
 		inner, run, mark := *c, slices.Clone(in.words), start
@@ -277,17 +276,6 @@ func readFind(a *analysis, c *command, o *options) {
 	if slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '>' }) {
 		c.limit("it writes a file")
 	}
-}
-
-func commonStart(a, b string) string {
-	n := 0
-	for n < len(a) && n < len(b) && a[n] == b[n] {
-		n++
-	}
-	if n == 0 {
-		return "-" // anything, as far as a reader of options is concerned
-	}
-	return a[:n]
 }
 
 // readSed: only scripts that print, delete and substitute are plain.
@@ -533,9 +521,6 @@ func globsOption(pattern string) bool {
 }
 
 func readRm(a *analysis, c *command, o *options) {
-	if strings.TrimPrefix(path.Base(c.call.word), "g") != "rm" {
-		return
-	}
 	dynamic := slices.ContainsFunc(o.operands, func(w Word) bool { return !w.Const && w.Prefix == "" && strings.ContainsAny(w.Raw, "$`…") })
 	globs := slices.ContainsFunc(c.words[1:], func(w Word) bool { return !w.Const && globsOption(w.Raw) })
 	switch {

@@ -3,6 +3,7 @@ package tools
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,7 +196,6 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 // commandText is the command as written, with single blanks: what rules match.
 func commandText(s *Simple) string {
 	var b strings.Builder
-	b.Grow(64)
 	add := func(text ...string) {
 		if b.Len() > 0 {
 			b.WriteByte(' ')
@@ -449,13 +449,14 @@ func logical(p string) string {
 	return strings.Join(out, "/")
 }
 
+var defines = regexp.MustCompile(`(?:^|[;&|{(])(?:function)?([^;&|(){}]+)(?:\(\)[{(]|\{)`)
+
 // forkBomb reports whether a function is defined that starts itself twice. It
 // looks at the text: a line with a function is not analysed.
 func forkBomb(text string) bool {
 	text = strings.NewReplacer(" ", "", "\t", "", "\n", ";").Replace(text)
-	name, body, ok := strings.Cut(text, "(){")
-	if i := strings.LastIndexAny(name, ";&|"); ok && i >= 0 {
-		name = name[i+1:]
-	}
-	return ok && name != "" && (strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2)
+	return slices.ContainsFunc(defines.FindAllStringSubmatchIndex(text, -1), func(m []int) bool {
+		name, body := text[m[2]:m[3]], text[m[1]:]
+		return strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2
+	})
 }
