@@ -344,23 +344,6 @@ func (p *Policy) voteRules(in *Input) vote {
 	return vote{step: stepRules}
 }
 
-// deniesFile reports whether a rule denies a search or listing one of the files that it comes upon, or reading that.
-func (p *Policy) deniesFile(in *Input, path string) bool {
-	action := in.Args["action"]
-	if action != "search" && action != "list" {
-		return false // its own path was decided about
-	}
-	for _, action := range []any{action, "read"} {
-		one := *in
-		one.Args, one.tried = map[string]any{"action": action, "path": path}, nil
-		one.Judgement.Forms = map[string][]string{"path": {path, strings.TrimPrefix(path, in.Workspace+string(filepath.Separator))}}
-		if v := p.voteRules(&one); v.cast && v.verdict == Deny {
-			return true
-		}
-	}
-	return false
-}
-
 // risk is the call's, at least its tool's.
 func (in *Input) risk() tools.Risk { return tools.Higher(in.Tool.Risk, in.Judgement.Risk) }
 
@@ -439,6 +422,23 @@ func (in *Input) fits(r *rule) bool {
 		}
 	}
 	return true
+}
+
+// deniesFile reports whether a rule denies a search or listing one of the files that it comes upon, or reading that.
+func (p *Policy) deniesFile(in *Input, path string) bool {
+	action := in.Args["action"]
+	if action != "search" && action != "list" {
+		return false // its own path was decided about
+	}
+	for _, action := range []any{action, "read"} {
+		one := *in
+		one.Args, one.tried = map[string]any{"action": action, "path": path}, nil
+		one.Judgement.Forms = map[string][]string{"path": {path, strings.TrimPrefix(path, in.Workspace+string(filepath.Separator))}}
+		if v := p.voteRules(&one); v.cast && v.verdict == Deny {
+			return true
+		}
+	}
+	return false
 }
 
 // spelled tries a pattern on the spellings of one path, absolute and from the workspace: they are one form of it.

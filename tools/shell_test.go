@@ -445,6 +445,19 @@ func TestShellAnalysisIsBounded(t *testing.T) {
 	}
 }
 
+// A regular expression names no file, so that nobody is asked about one where no
+// sandbox holds the line.
+func TestShellExpressionsNameNoFile(t *testing.T) {
+	for line, want := range map[string]bool{
+		"sed -n '/^a/,/^b/p' f": true, "sed '/x/d' f": true, "grep -e=/api/v1 f": true, "cd sub && cp a ../b": true, "cd sub && cd .. && ls": true, "sed -n p /home/u/x": false,
+		"cat /home/u/x": false, "ls ..": false, "tool --out=/home/u/x": false, "tool -o/home/u/x": false, "cd nosuch && cat ../b": false, "cat < /home/u/x": false, "cd && tool x": false,
+	} {
+		if j := judgeLine(t, line, false); covered(j) != want {
+			t.Errorf("%q: covered %v, %q", line, !want, j.NotCovered)
+		}
+	}
+}
+
 func FuzzShellJudge(f *testing.F) {
 	for _, name := range []string{"everyday.txt", "attacks.txt"} {
 		for i, line := range corpus(f, name) {
@@ -482,17 +495,4 @@ func FuzzShellJudge(f *testing.F) {
 
 func onlyBuiltins(j Judgement) bool {
 	return !slices.ContainsFunc(j.Targets, func(t Target) bool { return t.Why != "" })
-}
-
-// A regular expression names no file, so that nobody is asked about one where no
-// sandbox holds the line.
-func TestShellExpressionsNameNoFile(t *testing.T) {
-	for line, want := range map[string]bool{
-		"sed -n '/^a/,/^b/p' f": true, "sed '/x/d' f": true, "grep -e=/api/v1 f": true, "cd sub && cp a ../b": true, "cd sub && cd .. && ls": true, "sed -n p /home/u/x": false,
-		"cat /home/u/x": false, "ls ..": false, "tool --out=/home/u/x": false, "tool -o/home/u/x": false, "cd nosuch && cat ../b": false, "cat < /home/u/x": false, "cd && tool x": false,
-	} {
-		if j := judgeLine(t, line, false); covered(j) != want {
-			t.Errorf("%q: covered %v, %q", line, !want, j.NotCovered)
-		}
-	}
 }
