@@ -362,10 +362,6 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 	c.started, c.running = s.now(), true
 	host, ask := s.host, c.t.Caller.AskText
 	host.Keep = func(path string, prev, next []byte) error { return s.keep(c.id, path, prev, next) }
-	if c.tool.Name == "files" { // a search reads what a call of its own might not
-		in := s.input(ctx, c)
-		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
-	}
 	host.Ask = func(ctx context.Context, q string) (string, error) {
 		if ask == nil {
 			return "", errors.New("nobody can be asked: there is no terminal")
@@ -373,6 +369,10 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		return ask(ctx, s.redact(q))
 	}
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
+	if c.tool.Name == "files" { // a search reads what a call of its own might not
+		in := s.input(ctx, c)
+		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
+	}
 	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
 }
 
