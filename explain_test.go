@@ -47,8 +47,10 @@ func explainer(t *testing.T, sentinel string) func(args ...string) explanation {
 	if err := os.Chmod(filepath.Join(dir, "home/config/config.json"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("../outside", filepath.Join(dir, "ws/link")); err != nil {
-		t.Fatal(err)
+	for link, to := range map[string]string{"link": "../outside", "mycat": "/bin/cat"} {
+		if err := os.Symlink(to, filepath.Join(dir, "ws", link)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Setenv("PICKET_HOME", filepath.Join(dir, "home"))
 	t.Setenv("HOME", filepath.Join(dir, "home/user"))
@@ -187,7 +189,7 @@ func TestExplainPrograms(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, explain) })
 	}
-	for call, path := range map[string]string{"./cat notes": "ws/cat", "sub/tool": "ws/sub/tool", "cd sub && ./tool": "ws/sub/tool", "../cat": "cat", "/tmp/x/cat notes": "/tmp/x/cat"} {
+	for call, path := range map[string]string{"./cat notes": "ws/cat", "sub/tool": "ws/sub/tool", "cd sub && ./tool": "ws/sub/tool", "./mycat notes": "ws/mycat", "../cat": "cat", "/tmp/x/cat notes": "/tmp/x/cat"} {
 		x := explain("--grant", "shell:cat", "--grant", "shell:tool", "shell", string(jsonText(map[string]string{"command": call})))
 		if x.Decision != "ask" || !strings.HasSuffix(strings.Join(x.Targets, " "), path) || !slices.Equal(x.Offered, []string{"once", "task"}) {
 			t.Errorf("%q: %s, targets %q, offered %q", call, x.Decision, x.Targets, x.Offered)

@@ -222,9 +222,9 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 		if c.through {
 			return // nothing runs
 		}
-	case f.Path == "" || f.Writable || qualified && !systemPath(f.Path):
+	case f.Path == "" || f.Writable || qualified && !(systemPath(f.Path) && systemPath(path.Clean(c.word))):
 		p := f.Path
-		if p == "" {
+		if p == "" || systemPath(p) { // not there, or a link that may lead elsewhere by then
 			p = path.Join(facts.Workspace, c.word)
 			if strings.HasPrefix(c.word, "/") {
 				p = path.Clean(c.word)
