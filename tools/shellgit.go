@@ -49,7 +49,7 @@ var gitCommands = []gitCommand{
 	{"switch", "w", "qfdtm c: C: --create: --force-create: --detach --discard-changes --track? --no-track --orphan: --force --merge --quiet --guess --no-guess --conflict: --progress --no-progress"},
 	{"restore", "w", "SWqpm s: --source: --staged --worktree --quiet --patch --ours --theirs --merge --overlay --no-overlay --pathspec-from-file: --ignore-unmerged"},
 	{"reset", "w", "qpN --soft --mixed --hard^ --merge --keep --quiet --no-refresh --refresh --patch"},
-	{"stash", "w", gitDiff + "kqm: --include-untracked --all --keep-index --no-keep-index --message: --index --only-untracked --pathspec-from-file:"},
+	{"stash", "w", gitLog + "kqm: --include-untracked --all --keep-index --no-keep-index --message: --index --only-untracked --pathspec-from-file:"},
 	{"merge", "w", gitMerge},
 	{"rebase", "w", "iqvnfkrmp X: s= C: --onto: --abort --continue --skip --quit --interactive --autosquash --no-autosquash --autostash --no-autostash --root --keep-base --rebase-merges? --no-rebase-merges --strategy= --strategy-option: --edit-todo --show-current-patch --stat --no-stat --no-verify --update-refs --committer-date-is-author-date --fork-point --no-fork-point --reapply-cherry-picks --force-rebase --no-ff --signoff --quiet --verbose --empty: --apply --merge --ignore-whitespace --whitespace: x! --exec!"},
 	{"cherry-pick revert", "w", "nexs m: X: --no-commit --abort --continue --skip --quit --edit --no-edit --mainline: --signoff --allow-empty --allow-empty-message --keep-redundant-commits --strategy= --strategy-option: --ff"},
@@ -71,7 +71,7 @@ var gitCommands = []gitCommand{
 	{"remote", "w", "vf^n t: m: --verbose --push --all --add --delete --tags --no-tags --fetch^ --mirror? --prune --dry-run --auto"},
 	{"submodule", "w", "qfNi b: j: --quiet --cached --recursive --init --remote --merge --rebase --checkout --depth: --jobs: --force --branch: --name: --reference: --single-branch --all --no-fetch --progress --summary-limit: --files --default --recommend-shallow"},
 	{"config", "", "lze^ f: --get^ --get-all^ --get-regexp^ --get-urlmatch^ --list^ l^ --show-origin --show-scope --show-names --global --local --system --worktree --name-only --null --type: --bool --int --path --bool-or-int --default: --file: --includes --no-includes --all --regexp --value: --url: --fixed-value --edit^ --unset^ --unset-all^ --add^ --replace-all^ --rename-section^ --remove-section^"},
-	{"sparse-checkout", "cw", "--cone --no-cone --stdin --skip-checks --sparse-index --no-sparse-index"},
+	{"sparse-checkout", "w", "--cone --no-cone --stdin --skip-checks --sparse-index --no-sparse-index"},
 	{"difftool mergetool filter-branch filter-repo daemon send-email instaweb gui citool gitk web--browse credential svn p4 http-backend upload-pack receive-pack upload-archive remote-ext remote-fd shell maintenance", "!", ""},
 }
 
@@ -80,7 +80,7 @@ var gitCommands = []gitCommand{
 // a history, r only reads.
 var gitDoes = map[string]string{
 	"ls-remote": "*:n", "prune": "*:l", "gc": "--prune:l", "reflog": "expire:l delete:l drop:l", "reset": "--hard:t", "clean": "-f:t --force:t", "stash": "drop:t clear:t",
-	"fetch": "--set-upstream:c", "pull": "--set-upstream:c", "branch": "-u:c --set-upstream-to:c --unset-upstream:c --set-upstream:c", "bisect": "run:! view:! visualize:!",
+	"fetch": "--set-upstream:c", "pull": "--set-upstream:c", "branch": "-u:c --set-upstream-to:c --unset-upstream:c --set-upstream:c", "bisect": "run:! view:! visualize:!", "sparse-checkout": "init:c set:c add:c reapply:c disable:c",
 	"push":      "-u:c --set-upstream:c -f:f -d:f --force:f --force-with-lease:f --force-if-includes:f --delete:f --mirror:f --prune:f",
 	"remote":    "update:n prune:n show:n add:c remove:c rm:c rename:c set-url:c set-head:c set-branches:c -f:n --fetch:n",
 	"submodule": "foreach:! update:n add:nc init:c deinit:c set-url:c set-branch:c sync:c absorbgitdirs:c",
