@@ -73,7 +73,7 @@ func TestEverydayLinesDoNotNag(t *testing.T) {
 	}
 	n := len(lines)
 	t.Logf("%d lines: %d opaque, %d with a warning, %d with a write outside, %d can get standing grants", n, opaque, warned, uncovered, plain)
-	if n < 300 || opaque*20 > n || warned*20 > n || uncovered*50 > n || plain*100 < n*65 {
+	if n < 1000 || opaque*80 > n || warned*60 > n || uncovered*500 > n || plain*100 < n*70 {
 		t.Errorf("of %d lines %d are opaque, %d carry warnings, %d write outside, %d can get standing grants", n, opaque, warned, uncovered, plain)
 	}
 }
