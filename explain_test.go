@@ -276,6 +276,11 @@ func TestExplainRules(t *testing.T) {
 			{"in a line that cannot be read", "", "eval x", "ask", "", "eval"},
 			{"in no line", "git", "git log", "allow", "", ""},
 		},
+		`"rules":[{"tool":"shell","match":{"command":"git push*"},"action":"deny"}]`: {
+			{"options before the sub-command", "git", "git -C . --no-pager push origin x", "deny", "", "rules[0]"},
+			{"a path of git's", "git", "/usr/bin/git -P push", "deny", "", "rules[0]"},
+			{"another sub-command", "git", "git -C . log --grep push", "allow", "", ""},
+		},
 		`"rules":[{"tool":"shell","match":{"command":"*rm -rf*"},"action":"deny"}]`: {
 			{"a slash in the value", "rm", "rm -rf /", "deny", "", "rules[0]"},
 			{"a line break before it", "rm", "ls\nrm -rf tmp", "deny", "", "rules[0]"},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -386,6 +387,16 @@ func (in *Input) forms(arg string) *forms {
 		f.any = append(f.any, jsonText(val))
 	}
 	f.each = f.any
+	if arg == "url" { // what a server may make of escapes, for rules that deny or ask
+		for _, s := range f.each {
+			if plain, err := url.PathUnescape(s); err == nil && plain != s {
+				f.any = append(f.any, plain)
+				if u, err := tools.ParseURL(plain); err == nil {
+					f.any = append(f.any, u.String())
+				}
+			}
+		}
+	}
 	if in.Tool.Name == "shell" && arg == "command" {
 		f.each = j.Commands
 		f.any = append(f.any, j.Commands...)

@@ -1,8 +1,6 @@
 package tools
 
-import (
-	"strings"
-)
+import "strings"
 
 // Options that several git commands share.
 const (
@@ -131,6 +129,10 @@ func readGit(a *analysis, c *command, o *options) {
 		c.limit("its sub-command is not known: it may be an alias or another program")
 		a.notGit = true
 		return
+	}
+	if n := len(c.words) - len(g.operands); n > 1 { // a rule for "git push" is one for "git -C x push"
+		argv := a.argv[len(a.argv)-1]
+		a.argv = append(a.argv, append([]string{argv[0]}, argv[n:]...))
 	}
 	s := readOptions(e.opts, g.operands[1:])
 	flags := e.flags + gitEffects(sub, s, g.operands)
