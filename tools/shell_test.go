@@ -165,6 +165,11 @@ func TestShellJudgement(t *testing.T) {
 		{"a list of what is checked out", "git sparse-checkout list", "git", "", "", ""},
 		{"a change of that", "git sparse-checkout set a", "git", "", "configuration", ""},
 		{"a list of stashes", "git stash list -n 3 --format=%gd", "git", "", "", ""},
+		{"fakeroot", "fakeroot git status", "git", "", "", ""},
+		{"a runner of tests that measures", "nyc git status", "git nyc!", "", "", ""},
+		{"with options", "nyc --all git status", "", "cannot be told", "", ""},
+		{"a launcher with variables", "cross-env A=1 git status", "", "variable A", "", ""},
+		{"another security context", "runcon a git status", "", "cannot be followed", "", ""},
 		{"plain flags of the linker", "go build -ldflags '-s -w -X a.b=c'", "go", "", "", ""},
 		{"one that names a program", "go build -ldflags '-s -extld=./x'", "go!", "", "", ""},
 		{"one that is not constant", `go build -ldflags="-s $x"`, "go!", "", "", ""},
@@ -249,7 +254,8 @@ func TestShellWritesAreNamed(t *testing.T) {
 		"touch a b": "a b", "mkdir -p a/b": "a/b", "rm a": "a", "chmod 644 a": "a", "curl -o x http://y.test": "x", "wget -O x http://y.test": "x",
 		"sort -o a b": "a", "sed -i s/a/b/ f g": "f g", "tar czf a.tgz src": "a.tgz", "tar xf a.tgz -C out": "out", "tar tf a.tgz": "", "find . -fprint a": "a",
 		"cp --target-dir=d a": "d", "mv --target d a": "d", "install --target-d=d a": "d", "sort --out a b": "a", "gzip a": "a", "gzip -dc a": "", "zstd a -o b": "b a",
-		"split a b": "b", "csplit -f a b 1": "a", "objcopy a b": "b", "mktemp -p d": "d", "ffmpeg -i a b": "b", "git worktree move a b": "b", "chmod -w a b": "a b", "link a b": "b",
+		"split a b": "b", "csplit -f a b 1": "a", "touch -m a": "a", "truncate -r a b": "b", "install -d a b": "a b", "mkdir -m 700 a b": "a b", "rmdir -p a": "a", "zip -b d a.zip b": "d a.zip", "cpio -pdm d": "d",
+		"ln -Ft d a": "d", "rsync -T d a b": "d b", "objcopy a b": "b", "mktemp -p d": "d", "ffmpeg -i a b": "b", "git worktree move a b": "b", "chmod -w a b": "a b", "link a b": "b",
 		"ssh-keygen -f a": "a", "chmod --reference=a b": "b", "cat < a": "",
 		"ln -s a b": "b", "truncate -s 0 a": "a", "ls 2>/dev/null >&2": "", "cd sub && echo > x": "sub/x", "unzip -d out a.zip": "out",
 		"git clone https://x.test/y z": "z", "git worktree add ../z": "../z", "rsync -a a h:b": "", "echo a | tee x": "x", "sh -c 'echo > y'": "y",
@@ -457,6 +463,27 @@ func TestShellExpressionsNameNoFile(t *testing.T) {
 	} {
 		if j := judgeLine(t, line, false); covered(j) != want {
 			t.Errorf("%q: covered %v, %q", line, !want, j.NotCovered)
+		}
+	}
+}
+
+// Only the first row of a program is seen.
+func TestEachProgramStandsOnce(t *testing.T) {
+	seen := map[string]bool{}
+	for _, e := range programTable() {
+		for name := range strings.FieldsSeq(e.names) {
+			if seen[name] {
+				t.Errorf("%s stands twice", name)
+			}
+			seen[name] = true
+		}
+	}
+	for i := range gitCommands {
+		for name := range strings.FieldsSeq(gitCommands[i].names) {
+			if seen["git "+name] {
+				t.Errorf("git %s stands twice", name)
+			}
+			seen["git "+name] = true
 		}
 	}
 }

@@ -100,11 +100,8 @@ func gitPlainSetting(kv Word) bool {
 	if !kv.Const || key == "" {
 		return false
 	}
-	if (key == "core.pager" || key == "pager.log" || key == "pager.diff") && (value == "cat" || value == "") {
-		return true
-	}
 	section, _, _ := strings.Cut(key, ".")
-	return listed(gitPlainSettings, key) || listed(gitPlainSettings, section+".")
+	return listed(gitPlainSettings, key) || listed(gitPlainSettings, section+".") || listed(" core.pager pager.log pager.diff ", key) && (value == "cat" || value == "")
 }
 
 func readGit(a *analysis, c *command, o *options) {

@@ -583,6 +583,9 @@ func readInstall(a *analysis, c *command, o *options) {
 	if slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '=' && specialMode.MatchString(s.val.Text) }) {
 		a.warn(specialWarning)
 	}
+	for i := 0; i < len(o.operands) && o.has("-d", "--directory"); i++ {
+		a.writeWord(o.operands[i], c.cwd)
+	}
 }
 
 func readKill(a *analysis, c *command, o *options) {
