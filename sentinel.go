@@ -27,6 +27,7 @@ type Sentinel struct {
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
+	ready     func() error  // nil unless secrets may be unknown to redact
 	timeout   time.Duration // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
@@ -63,6 +64,7 @@ type callState struct {
 	d       Decision
 	by      string
 	started time.Time
+	before  Labels // with which it was decided on
 
 	hop     bool // a redirect of an approved fetch
 	asked   int  // questions so far
@@ -137,6 +139,11 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 // judge looks the names of the plan up and says what they mean. It is done
 // again after every wait.
 func (s *Sentinel) judge(c *callState) (why, step string) {
+	if s.ready != nil {
+		if err := s.ready(); err != nil {
+			return err.Error() + ", so no tool runs", stepGuard
+		}
+	}
 	facts := s.resolver.facts(c.plan)
 	for _, p := range c.plan.Paths {
 		if f, ok := facts.Paths[p.Name]; ok && f.Place == tools.Protected {
@@ -158,11 +165,20 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
 		in := s.input(ctx, c)
+		c.before = in.Labels
 		c.d = s.policy.Decide(in)
 		switch c.d.Verdict {
 		case Allow:
 			c.by = c.d.By
-			return Result{}, false
+			if c.d.Grants == nil {
+				return Result{}, false
+			}
+			switch err := s.byGrant(ctx, c, in); {
+			case err == nil:
+				return Result{}, false
+			case c.decided || ctx.Err() == nil && !errors.Is(err, errNoGrant):
+				return s.decline(ctx, c, Answer{}, err), true
+			}
 		case Ask:
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
@@ -181,17 +197,36 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			c.d = d
 			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
 		}
-		if d.Verdict == Allow { // by what the answer granted: the call is the same
+		if d.Verdict == Allow { // granted meanwhile: the call is the same
 			d = c.d
 		}
 		why := voids(&in, &now, c.d, d)
 		if why == "" {
+			if err := s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope)); err != nil {
+				return s.decline(ctx, c, a, err), true
+			}
 			c.by = "owner"
 			return Result{}, false
 		}
 		c.t.Emit(Event{Type: "text", Text: "the answer is void: " + why, wait: true})
 	}
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
+}
+
+// byGrant records that a grant lets the call through, if it still does. The
+// record is in its place before a revocation can be, and then synced.
+func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
+	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
+		in.Grants = held
+		if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
+			return errNoGrant
+		}
+		return s.recordDecision(ctx, c, Allow)
+	})
+	if err == nil {
+		err = s.log.Append(context.WithoutCancel(ctx), true)
+	}
+	return err
 }
 
 // input is what the policy decides about: the call as it is now.
@@ -205,8 +240,7 @@ func (s *Sentinel) input(ctx context.Context, c *callState) Input {
 	}
 }
 
-// question asks the owner, where that can be done, and keeps what the answer
-// grants.
+// question asks the owner, where that can be done.
 func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
 	from := c.t.Caller
 	if from.Ask == nil && !from.Wait {
@@ -244,9 +278,6 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
-	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
-	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
 	if from.Ask == nil {
@@ -284,14 +315,18 @@ func labelLines(list []chatLabel) []string {
 }
 
 // seen reports whether a URL stands verbatim in the owner's words or in a
-// result of the chat. Only then did the model not make it up.
+// result of the chat. Only then did the model not make it up. People write
+// addresses without a scheme, so in the owner's words that counts too.
 func (t *Turn) seen(urls ...string) bool {
 	for _, l := range t.Chat.Messages {
 		if l.Role == "assistant" || l.Role == "user" && l.Channel == channelAPI {
 			continue
 		}
+		words, _, _ := strings.Cut(l.Content, "\n\n"+pipedBegin+"\n")
 		for _, u := range urls {
-			if u != "" && containsURL(l.Content, u) {
+			_, bare, _ := strings.Cut(u, "://")
+			if u != "" && containsURL(l.Content, u) || bare != "" && l.Role == "user" &&
+				(containsURL(words, bare) || containsURL(words, strings.TrimSuffix(bare, "/"))) {
 				return true
 			}
 		}
@@ -299,22 +334,27 @@ func (t *Turn) seen(urls ...string) bool {
 	return false
 }
 
-// containsURL finds a URL that ends where the text's does: a longer one with
-// the same beginning is another address.
+// containsURL finds a URL that begins and ends where the text's does: a longer
+// one with the same beginning or end is another address.
 func containsURL(text, u string) bool {
+	const after = " \t\r\n\"'<>)]}`"
 	for from := 0; ; {
 		i := strings.Index(text[from:], u)
 		if i < 0 {
 			return false
 		}
-		end := from + i + len(u)
-		if end == len(text) || strings.ContainsRune(" \t\r\n\"'<>)]}`,|", rune(text[end])) {
+		i += from
+		from = i + 1
+		if !strings.Contains(u, "://") && i > 0 && !strings.HasSuffix(text[:i], "://") && !strings.ContainsRune(after+"([{,|:=", rune(text[i-1])) {
+			continue
+		}
+		end := i + len(u)
+		if end == len(text) || strings.ContainsRune(after+",|", rune(text[end])) {
 			return true
 		}
-		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(" \t\r\n\"'<>)]}`", rune(rest[0])) {
+		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(after, rune(rest[0])) {
 			return true
 		}
-		from += i + 1
 	}
 }
 
@@ -368,6 +408,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		}
 		return ask(ctx, s.redact(q))
 	}
+	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
 	if c.tool.Name == "files" { // a search reads what a call of its own might not
 		in := s.input(ctx, c)

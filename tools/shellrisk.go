@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -18,6 +19,7 @@ type analysis struct {
 	loose    string // why no grant covers it where no sandbox holds its writes
 	warnings []string
 	network  bool
+	hosts    []string // named by URLs
 
 	calls    []progCall
 	builtins []string // of the shell, in the line
@@ -119,6 +121,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		a.setName(l.Name)
 		for _, w := range l.Words {
 			a.network = a.network || namesURL(w.Raw)
+			a.hosts = addHosts(a.hosts, w.Raw)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))
@@ -366,7 +369,7 @@ func writeWarning(p string) string {
 	if strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/") {
 		return "writes to a device"
 	}
-	if why := startedLater(p); why != "" {
+	if why := cmp.Or(startedLater(p), startedLater(p+"/")); why != "" { // it can be a folder
 		return "writes what " + why
 	}
 	switch base := path.Base(p); {
