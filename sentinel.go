@@ -405,7 +405,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
 	if c.tool.Name == "files" { // a search reads what a call of its own might not
-		in := s.input(ctx, c)
+		in := s.input(c, nil)
 		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
 	}
 	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
