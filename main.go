@@ -57,6 +57,7 @@ Usage:
                         [--channel C] [--json] TOOL JSON
   picket policy lint              find rules that do not do what they seem to
   picket chats [list | show NAME | delete NAME]
+  picket labels [list | clear PATH]   files that hold others' words or private data
   picket tools [--json]           what the model can ask for
   picket undo ID                  put back what a call overwrote
   picket doctor                   what is right, and how to fix the rest
@@ -252,7 +253,7 @@ func (p *program) notef(format string, args ...any) {
 
 // planned are words that later versions use as commands. They are not prompts,
 // so that a script written for those does nothing here.
-var planned = []string{"serve", "daemon", "stop", "api", "vault", "labels", "memory", "goals", "contacts", "skills"}
+var planned = []string{"serve", "daemon", "stop", "api", "vault", "memory", "goals", "contacts", "skills"}
 
 // command runs the command that the first argument names, or a task.
 func (p *program) command(ctx context.Context, args []string) error {
@@ -279,6 +280,8 @@ func (p *program) command(ctx context.Context, args []string) error {
 		return p.policyCommand(ctx, rest)
 	case "chats":
 		return p.chatsCommand(ctx, rest)
+	case "labels":
+		return p.labelsCommand(ctx, rest)
 	case "tools":
 		return p.toolsCommand(rest)
 	case "undo":
