@@ -656,7 +656,8 @@ func (l *labelStore) changed(root string, start int64, set Labels, seen map[file
 		}
 		// Another device can have another clock.
 		isNew := st.changed >= start || st.dev != dev
-		if isNew && (!there || labelsIn(e.set).adds(set)) || e != nil && !there {
+		replaced := l.byPath[path] != nil && l.byPath[path].key != st.key
+		if isNew && (!there || labelsIn(e.set).adds(set)) || e != nil && !there || replaced {
 			out = append(out, labelFile{fileKey: st.key, Path: pathText(path)})
 		}
 		if len(out) > maxLabelled {
