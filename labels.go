@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -22,8 +23,7 @@ import (
 	"picket/tools"
 )
 
-// Labels of files are in labels.jsonl, which grows by lines of these forms, after
-// a first one that says "format":1:
+// Labels of files are in labels.jsonl, which grows by lines of these forms:
 //
 //	{"sum":…,"ts":…,"call":…,"run":…,"roots":[…],"start":[…],"set":[…]}
 //	{"sum":…,"ts":…,"call":…,"set":[…],"files":[{"ino":…,"born":…,"path":…},…],"gone":[…]}
@@ -42,17 +42,18 @@ import (
 // number that is used again is another file. It is known by the path at which it
 // was seen last as well, so that an editor that replaces it keeps its label.
 type labelLine struct {
-	TS     string      `json:"ts"`
-	Format int         `json:"format,omitempty"`
-	Call   string      `json:"call,omitempty"`
-	Run    string      `json:"run,omitempty"`
-	Roots  []pathText  `json:"roots,omitempty"`
-	Start  []int64     `json:"start,omitempty"` // by root, in nanoseconds since 1970 of its file system's clock
-	Set    []chatLabel `json:"set,omitempty"`
-	Files  []labelFile `json:"files,omitempty"`
-	Gone   []fileKey   `json:"gone,omitempty"`
-	Clear  pathText    `json:"clear,omitempty"`
-	Done   bool        `json:"done,omitempty"`
+	TS    string      `json:"ts"`
+	Call  string      `json:"call,omitempty"`
+	Run   string      `json:"run,omitempty"`
+	Roots []pathText  `json:"roots,omitempty"`
+	Start []int64     `json:"start,omitempty"` // by root, in nanoseconds since 1970 of its file system's clock
+	Set   []chatLabel `json:"set,omitempty"`
+	Files []labelFile `json:"files,omitempty"`
+	Gone  []fileKey   `json:"gone,omitempty"`
+	Clear pathText    `json:"clear,omitempty"`
+	Done  bool        `json:"done,omitempty"`
+	// Unboxed: what the call started can outlive the process that did.
+	Unboxed bool `json:"unboxed,omitempty"`
 
 	began time.Time
 }
@@ -97,7 +98,6 @@ type fileStat struct {
 	links   uint64
 	owner   int
 	dir     bool
-	noTime  bool // changed is not known here
 }
 
 // labelled is one file or folder with labels.
@@ -128,8 +128,9 @@ var (
 const (
 	labelsName   = "labels.jsonl"
 	maxLabelLine = 16 << 20
-	labelBatch   = 500                   // files of one line
-	scanSlack    = 10 * time.Millisecond // more than a step of the kernel's clock for files
+	labelBatch   = 500                    // files of one line
+	scanSlack    = 10 * time.Millisecond  // more than a step of the kernel's clock for files
+	boxEnd       = 100 * time.Millisecond // within which a box ends after its picket was killed
 )
 
 // A labelStore is the labels of all files. Several processes share it.
@@ -171,7 +172,8 @@ func (l *labelStore) locked(fn func() error) error {
 	}
 	for _, w := range l.open {
 		if w.Run != l.run && runGone(l.dir, w.Run) {
-			if _, err := l.settle(w); err != nil {
+			time.Sleep(boxEnd)
+			if _, err := l.settle(w, w.Unboxed); err != nil {
 				return err
 			}
 		}
@@ -211,9 +213,6 @@ func (l *labelStore) load() error {
 		if err == nil {
 			line, sum, err = parseLabels(raw, sum)
 		}
-		if err == nil && (line.Format == 1) != (l.n == 0) {
-			err = fmt.Errorf("format %d is not known to this version", line.Format)
-		}
 		if err != nil {
 			err = fmt.Errorf("labels file %q, line %d: %v", l.path, l.n+1, err)
 			l.reset() // the next look finds it too
@@ -242,28 +241,18 @@ func parseLabels(raw []byte, sum uint32) (line labelLine, _ uint32, err error) {
 	return line, sum, d.Decode(&line)
 }
 
-func formatLabels(line *labelLine, sum uint32) ([]byte, uint32, error) {
-	b, err := marshalPlain(line)
-	if err != nil {
-		return nil, sum, err
-	}
-	sum = crc32.Update(sum, labelSum, b[1:])
-	return fmt.Appendf(nil, "{\"sum\":\"%08x\",%s\n", sum, b[1:]), sum, nil
-}
-
 // append writes lines, under the lock, and takes them in.
-func (l *labelStore) append(sync bool, lines ...labelLine) (err error) {
-	if l.n == 0 {
-		lines = append([]labelLine{{Format: 1}}, lines...)
-	}
-	var b, one []byte
+func (l *labelStore) append(sync bool, lines ...labelLine) error {
+	var b []byte
 	sum := l.sum
 	for i := range lines {
 		lines[i].TS = time.Now().UTC().Format(timeLayout)
-		if one, sum, err = formatLabels(&lines[i], sum); err != nil {
+		one, err := marshalPlain(lines[i])
+		if err != nil {
 			return err
 		}
-		b = append(b, one...)
+		sum = crc32.Update(sum, labelSum, one[1:])
+		b = fmt.Appendf(b, "{\"sum\":\"%08x\",%s\n", sum, one[1:])
 	}
 	if err := l.put(b, sync); err != nil {
 		l.reset()
@@ -304,15 +293,11 @@ func (l *labelStore) put(b []byte, sync bool) error {
 func (s *labelState) apply(line *labelLine) {
 	if p := s.open[line.Call]; line.Done && p != nil {
 		delete(s.open, line.Call)
-		// A call that overlapped can have moved what this one wrote away from
-		// under the scan, so its own scan looks as far back.
+		// A call that runs beside it can have moved what it wrote away from under
+		// the scan, so that one's scan looks as far back.
 		for _, o := range s.open {
-			for i, a := range o.Roots {
-				for j, b := range p.Roots {
-					if within(string(a), string(b)) || within(string(b), string(a)) {
-						o.Start[i] = min(o.Start[i], p.Start[j])
-					}
-				}
+			for i := range o.Start {
+				o.Start[i] = min(o.Start[i], slices.Min(p.Start))
 			}
 		}
 	}
@@ -377,8 +362,7 @@ func (h labelHits) labels() Labels { return Labels{h["private"] != nil, h["untru
 // sources are the labels as a chat gets them, one of each.
 func (h labelHits) sources(workspace string) (out []chatLabel) {
 	for _, label := range slices.Sorted(maps.Keys(h)) {
-		paths := slices.Sorted(slices.Values(h[label]))
-		paths = slices.Compact(paths)
+		paths := slices.Compact(slices.Sorted(slices.Values(h[label])))
 		source := paths[0]
 		if rel, err := filepath.Rel(workspace, source); err == nil && filepath.IsLocal(rel) {
 			source = rel
@@ -482,7 +466,7 @@ var errTooMany = errors.New("there is too much in it")
 // no link. It sees what a program of this user's could have changed.
 func (l *labelStore) scan(root string, deep bool, visit func(string, fileStat) error) error {
 	st, err := statFile(root)
-	if err == nil && st.noTime {
+	if runtime.GOOS == "windows" { // no time there but can be set by a program
 		err = errors.ErrUnsupported
 	}
 	if err == nil {
@@ -570,8 +554,8 @@ func stampOf(path string) int64 {
 
 // begin is called before a call may change what is below roots, with the labels
 // of its chat. What it returns is for end.
-func (l *labelStore) begin(call string, roots []string, set []chatLabel) (*labelLine, error) {
-	w := &labelLine{Call: call, Run: l.run, Set: set}
+func (l *labelStore) begin(call string, roots []string, set []chatLabel, unboxed bool) (*labelLine, error) {
+	w := &labelLine{Call: call, Run: l.run, Set: set, Unboxed: unboxed}
 	for _, root := range roots {
 		w.Roots, w.Start = append(w.Roots, pathText(root)), append(w.Start, stampOf(root))
 	}
@@ -597,18 +581,22 @@ func (l *labelStore) end(w *labelLine, set []chatLabel) (files []labelFile, err 
 				w.Start[i] = min(w.Start[i], p.Start[i])
 			}
 		}
-		files, err = l.settle(w)
+		files, err = l.settle(w, false)
 		return err
 	})
 	return files, err
 }
 
-// settle labels what a call has changed, and ends it. Where a scan fails, the
-// whole root is labelled. What was labelled there and is gone is forgotten.
-func (l *labelStore) settle(w *labelLine) (files []labelFile, err error) {
+// settle labels what a call has changed, and ends it. Where a scan fails, and with
+// whole, all of a root is labelled. What was labelled there and is gone is
+// forgotten.
+func (l *labelStore) settle(w *labelLine, whole bool) (files []labelFile, err error) {
 	seen, complete := map[fileKey]bool{}, true
 	for i, root := range w.Roots {
-		some, err := l.changed(string(root), w.Start[i], labelsIn(w.Set), seen)
+		some, err := []labelFile(nil), errTooMany
+		if !whole {
+			some, err = l.changed(string(root), w.Start[i], labelsIn(w.Set), seen)
+		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			st, _ := statFile(string(root))
 			some, complete = []labelFile{{st.key, root, true}}, false
@@ -762,7 +750,7 @@ func (s *Sentinel) follow(ctx context.Context, c *callState) (func(tools.Output)
 		return func(out tools.Output) tools.Output { return out }, err
 	}
 	roots := s.mayChange(c)
-	w, err := s.labels.begin(c.id, roots, oneOfEach(c.t.Chat.Sources))
+	w, err := s.labels.begin(c.id, roots, oneOfEach(c.t.Chat.Sources), runsCode(c.tool.Name) && !c.j.Boxed)
 	return func(out tools.Output) tools.Output {
 		var files []labelFile
 		reads, err := s.fileLabels(c)

@@ -409,7 +409,7 @@ func TestLabelsAfterKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := killed.begin("c_1", []string{r.ws}, []chatLabel{{"untrusted", "x"}}); err != nil {
+	if _, err := killed.begin("c_1", []string{r.ws}, []chatLabel{{"untrusted", "x"}}, false); err != nil {
 		t.Fatal(err)
 	}
 	r.host("echo x >a; mkdir d; mv a d/b; touch -d 2001-01-01 d/b")
@@ -418,6 +418,18 @@ func TestLabelsAfterKill(t *testing.T) {
 	r.wantRead("d/b", "untrusted")
 	r.wantRead("clean")
 	r.wantRun("untrusted")
+	// Without a box, what was started may live on and write later.
+	release, err = holdRun(context.Background(), r.data, "r_gone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := killed.begin("c_2", []string{r.ws}, []chatLabel{{"private", "x"}}, true); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	r.wantRun("private", "untrusted")
+	r.host("echo x >later")
+	r.wantRead("later", "private")
 }
 
 // Beyond the limits, and where a scan cannot see everything, the root is labelled
@@ -509,7 +521,7 @@ func TestLabelsOfFilesThatAreGone(t *testing.T) {
 // of the file system that is behind.
 func TestLabelsClockSetBack(t *testing.T) {
 	r := newLabelRig(t)
-	w, err := r.gate.labels.begin("c_1", []string{r.ws}, []chatLabel{{"untrusted", "x"}})
+	w, err := r.gate.labels.begin("c_1", []string{r.ws}, []chatLabel{{"untrusted", "x"}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func labelsFile(t testing.TB) (data, ws string, labelled []string) {
 	ws = resolveExisting(ws)
 	l := labelStoreIn(t, data)
 	dirty := []chatLabel{{"private", "files"}, {"untrusted", "web_fetch a.test"}}
-	w, err := l.begin("c_1", []string{ws}, dirty)
+	w, err := l.begin("c_1", []string{ws}, dirty, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func labelsFile(t testing.TB) (data, ws string, labelled []string) {
 	}
 	_, err = l.clear(filepath.Join(ws, "gone"))
 	err = errors.Join(err, os.Remove(filepath.Join(ws, "gone")), l.set(filepath.Join(ws, "e\xff"), dirty[:1]))
-	w, err2 := l.begin("c_2", []string{filepath.Join(ws, "d")}, dirty[1:])
+	w, err2 := l.begin("c_2", []string{filepath.Join(ws, "d")}, dirty[1:], false)
 	_, err3 := l.end(w, dirty[1:])
 	if err := errors.Join(err, err2, err3); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,6 @@ func TestLabelsTorn(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := bytes.Index(whole, []byte("\n")) + 1
-	begun += bytes.Index(whole[begun:], []byte("\n")) + 1
 	for n := 0; n <= len(whole); n++ {
 		if n%16 != 0 && n > 200 && n < len(whole)-2 && whole[n] != '\n' && whole[n-1] != '\n' {
 			continue
@@ -278,10 +277,7 @@ func FuzzLabels(f *testing.F) {
 		l.reset()
 		var all []byte
 		sum := uint32(0)
-		for i, line := range bytes.Split(raw, []byte("\n")) {
-			if i == 0 {
-				line = []byte(`{"ts":"","format":1}`)
-			}
+		for _, line := range bytes.Split(raw, []byte("\n")) {
 			line = bytes.TrimPrefix(bytes.TrimSpace(line), []byte("{"))
 			_, sum, _ = parseLabels(append([]byte("x,"), line...), sum)
 			all = fmt.Appendf(all, "{\"sum\":\"%08x\",%s\n", sum, line)

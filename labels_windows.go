@@ -7,14 +7,13 @@ import (
 
 const openFolder = 0
 
-// statFile knows no time of change that a program cannot set, so that a scan
-// fails and the whole folder is labelled; files are known by their path.
+// statFile knows no inode: files are known by their path.
 func statFile(path string) (fileStat, error) {
 	fi, err := os.Lstat(path)
 	if err != nil {
 		return fileStat{}, err
 	}
-	return fileStat{noTime: true, dir: fi.IsDir(), links: 1}, nil
+	return fileStat{dir: fi.IsDir(), links: 1}, nil
 }
 
 func makeStamp(string) (*os.File, error) { return nil, errors.ErrUnsupported }
