@@ -429,7 +429,7 @@ func TestLabelsAfterKill(t *testing.T) {
 	release()
 	r.wantRun("private", "untrusted")
 	r.host("echo x >later")
-	r.wantRead("later", "private")
+	r.wantRead("later", "private", "untrusted")
 }
 
 // Beyond the limits, and where a scan cannot see everything, the root is labelled
