@@ -14,7 +14,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -26,12 +25,11 @@ import (
 // Labels of files are in labels.jsonl, which grows by lines of these forms:
 //
 //	{"sum":…,"ts":…,"call":…,"run":…,"roots":[…],"start":[…],"set":[…]}
-//	{"sum":…,"ts":…,"call":…,"set":[…],"files":[{"ino":…,"born":…,"path":…},…],"gone":[…]}
-//	{"sum":…,"ts":…,"call":…,"done":true}
+//	{"sum":…,"ts":…,"call":…,"set":[…],"files":[{"ino":…,"born":…,"path":…},…],"gone":[…],"done":true}
 //	{"sum":…,"ts":…,"clear":PATH,"gone":[…]}
 //
 // The first is written, and on disk, before a call in a labelled chat may change
-// what is below roots. Until the third all of that counts as labelled, and if the
+// what is below roots. Until one says done, all of that counts as labelled, and if the
 // process of the run is gone, whoever opens the file next does what it had left
 // to do; so no moment at which a process is killed loses a label. sum is the CRC-32
 // of all lines so far, each without its own sum: damage is an error and never
@@ -90,16 +88,6 @@ func (p *pathText) UnmarshalText(b []byte) error {
 	return err
 }
 
-// fileStat is what a scan needs to know of a file.
-type fileStat struct {
-	key     fileKey
-	dev     uint64
-	changed int64 // its inode or content; no program can set it
-	links   uint64
-	owner   int
-	dir     bool
-}
-
 // labelled is one file or folder with labels.
 type labelled struct {
 	key  fileKey
@@ -107,6 +95,12 @@ type labelled struct {
 	tree bool
 	set  []chatLabel
 	when string
+}
+
+// hidden reports whether it cannot be seen whether it is there.
+func (e *labelled) hidden() bool {
+	_, err := statFile(e.path)
+	return errors.Is(err, fs.ErrPermission)
 }
 
 func labelsIn(set []chatLabel) Labels { return (&chat{Sources: set}).labels() }
@@ -118,17 +112,11 @@ func (l Labels) with(b Labels) Labels {
 	return Labels{l.Private || b.Private, l.Untrusted || b.Untrusted}
 }
 
-// Limits of a scan, and of what it labels one by one: beyond, the whole root is.
-var (
-	maxScanned  = 100_000
-	maxLabelled = 20_000
-	maxScanTime = 30 * time.Second
-)
-
 const (
 	labelsName   = "labels.jsonl"
 	maxLabelLine = 16 << 20
 	labelBatch   = 500                    // files of one line
+	maxSources   = 8                      // of one file
 	scanSlack    = 10 * time.Millisecond  // more than a step of the kernel's clock for files
 	boxEnd       = 100 * time.Millisecond // within which a box ends after its picket was killed
 )
@@ -241,8 +229,21 @@ func parseLabels(raw []byte, sum uint32) (line labelLine, _ uint32, err error) {
 	return line, sum, d.Decode(&line)
 }
 
-// append writes lines, under the lock, and takes them in.
-func (l *labelStore) append(sync bool, lines ...labelLine) error {
+// append writes lines, under the lock, and takes them in. Long ones become several.
+func (l *labelStore) append(sync bool, given ...labelLine) error {
+	var lines []labelLine
+	for _, line := range given {
+		for len(line.Files)+len(line.Gone) > labelBatch {
+			part := labelLine{Call: line.Call, Set: line.Set}
+			if n := min(len(line.Files), labelBatch); n > 0 {
+				part.Files, line.Files = line.Files[:n], line.Files[n:]
+			} else {
+				part.Gone, line.Gone = line.Gone[:labelBatch], line.Gone[labelBatch:]
+			}
+			lines = append(lines, part)
+		}
+		lines = append(lines, line)
+	}
 	var b []byte
 	sum := l.sum
 	for i := range lines {
@@ -306,9 +307,11 @@ func (s *labelState) apply(line *labelLine) {
 		p.Start = slices.Clone(line.Start)
 		s.open[line.Call] = &p
 	}
-	for e := range s.all {
-		if line.Clear != "" && within(e.path, string(line.Clear)) {
-			s.drop(e)
+	if line.Clear != "" {
+		for e := range s.all {
+			if within(e.path, string(line.Clear)) {
+				s.drop(e)
+			}
 		}
 	}
 	for _, k := range line.Gone {
@@ -328,7 +331,7 @@ func (s *labelState) apply(line *labelLine) {
 			}
 		}
 		for _, lb := range set {
-			if !slices.Contains(e.set, lb) {
+			if has := labelsIn(e.set); !slices.Contains(e.set, lb) && (len(e.set) < maxSources || has.adds(labelsIn([]chatLabel{lb}))) {
 				e.set = append(slices.Clip(e.set), lb)
 			}
 		}
@@ -449,7 +452,7 @@ func (l *labelStore) under(roots, shown []string, deep bool, call string, have L
 			case !within(e.path, root):
 			case err != nil: // it could be there
 				h.add(e.path, e.set)
-			case deep:
+			case deep && !e.hidden():
 				found.Gone = append(found.Gone, k)
 			}
 		}
@@ -460,208 +463,13 @@ func (l *labelStore) under(roots, shown []string, deep bool, call string, have L
 	return l.append(false, found)
 }
 
-var errTooMany = errors.New("there is too much in it")
-
-// scan visits root and what it holds, with deep all that lies below, and follows
-// no link. It sees what a program of this user's could have changed.
-func (l *labelStore) scan(root string, deep bool, visit func(string, fileStat) error) error {
-	st, err := statFile(root)
-	if runtime.GOOS == "windows" { // no time there but can be set by a program
-		err = errors.ErrUnsupported
-	}
-	if err == nil {
-		err = visit(root, st)
-	}
-	if err != nil || !st.dir {
-		return err
-	}
-	hide := slices.DeleteFunc(slices.Clone(l.hide), func(dir string) bool { return !within(dir, root) })
-	todo, seen, end := []string{root}, 0, time.Now().Add(maxScanTime)
-	for len(todo) > 0 {
-		dir := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		err := eachEntry(dir, func(name string) error {
-			path := filepath.Join(dir, name)
-			st, err := statFile(path)
-			if errors.Is(err, fs.ErrNotExist) || slices.Contains(hide, path) {
-				return nil
-			}
-			if seen++; err == nil && (seen > maxScanned || time.Now().After(end)) {
-				err = errTooMany
-			}
-			if err == nil {
-				err = visit(path, st)
-			}
-			if st.dir && deep {
-				todo = append(todo, path)
-			}
-			return err
-		})
-		if errors.Is(err, fs.ErrPermission) {
-			// Who may not look into another's folder could not write there either.
-			if st, e := statFile(dir); e == nil && st.owner != os.Geteuid() {
-				err = nil
-			}
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-func eachEntry(dir string, fn func(name string) error) error {
-	f, err := os.OpenFile(dir, os.O_RDONLY|openFolder, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for err == nil {
-		var entries []fs.DirEntry
-		entries, err = f.ReadDir(1024)
-		for _, e := range entries {
-			if err := fn(e.Name()); err != nil {
-				return err
-			}
-		}
-	}
-	if err == io.EOF {
-		err = nil
-	}
-	return err
-}
-
-// stampOf is the time of now as the file system of a path tells it, 0 if that
-// cannot be learned: then everything counts as changed since.
-func stampOf(path string) int64 {
-	for {
-		if f, err := makeStamp(path); err == nil {
-			t, err := changedOf(f)
-			f.Close()
-			if f.Name() != path {
-				os.Remove(f.Name())
-			}
-			if err == nil {
-				return t - int64(scanSlack)
-			}
-		}
-		if path == filepath.Dir(path) {
-			return 0
-		}
-		path = filepath.Dir(path)
-	}
-}
-
-// begin is called before a call may change what is below roots, with the labels
-// of its chat. What it returns is for end.
-func (l *labelStore) begin(call string, roots []string, set []chatLabel, unboxed bool) (*labelLine, error) {
-	w := &labelLine{Call: call, Run: l.run, Set: set, Unboxed: unboxed}
-	for _, root := range roots {
-		w.Roots, w.Start = append(w.Roots, pathText(root)), append(w.Start, stampOf(root))
-	}
-	w.began = time.Now()
-	if len(set) == 0 || len(roots) == 0 {
-		return w, nil
-	}
-	return w, l.locked(func() error { return l.append(true, *w) })
-}
-
-// end is called when nothing of the call runs any more, with the labels that its
-// chat has now. It returns what it labelled.
-func (l *labelStore) end(w *labelLine, set []chatLabel) (files []labelFile, err error) {
-	if w.Set = set; len(set) == 0 || len(w.Roots) == 0 {
-		return nil, nil
-	}
-	for i, root := range w.Roots { // a clock that was set back meanwhile hides nothing
-		w.Start[i] = min(w.Start[i], stampOf(string(root))-int64(time.Since(w.began)))
-	}
-	err = l.locked(func() error {
-		if p := l.open[w.Call]; p != nil {
-			for i := range w.Start {
-				w.Start[i] = min(w.Start[i], p.Start[i])
-			}
-		}
-		files, err = l.settle(w, false)
-		return err
-	})
-	return files, err
-}
-
-// settle labels what a call has changed, and ends it. Where a scan fails, and with
-// whole, all of a root is labelled. What was labelled there and is gone is
-// forgotten.
-func (l *labelStore) settle(w *labelLine, whole bool) (files []labelFile, err error) {
-	seen, complete := map[fileKey]bool{}, true
-	for i, root := range w.Roots {
-		some, err := []labelFile(nil), errTooMany
-		if !whole {
-			some, err = l.changed(string(root), w.Start[i], labelsIn(w.Set), seen)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			st, _ := statFile(string(root))
-			some, complete = []labelFile{{st.key, root, true}}, false
-		}
-		files = append(files, some...)
-	}
-	var lines []labelLine
-	for part := range slices.Chunk(files, labelBatch) {
-		lines = append(lines, labelLine{Call: w.Call, Set: w.Set, Files: part})
-	}
-	last := labelLine{Call: w.Call, Done: true}
-	for k, e := range l.byKey {
-		inside := func(root pathText) bool { return within(e.path, string(root)) && e.path != string(root) }
-		if complete && !seen[k] && slices.ContainsFunc(w.Roots, inside) {
-			last.Gone = append(last.Gone, k)
-		}
-	}
-	return files, l.append(false, append(lines, last)...)
-}
-
-// changed lists what has changed under root since start, or has moved, and is not
-// labelled so yet. It adds to seen what is labelled.
-func (l *labelStore) changed(root string, start int64, set Labels, seen map[fileKey]bool) (out []labelFile, err error) {
-	for e := range l.all { // what moves out of a folder that is labelled as a whole does not show
-		if e.tree && (within(e.path, root) || within(root, e.path)) {
-			return nil, errTooMany
-		}
-	}
-	dev := uint64(0)
-	err = l.scan(root, true, func(path string, st fileStat) error {
-		if path == root {
-			dev = st.dev
-			if st.dir && st.key.Born < start { // its name was not given by the call
-				return nil
-			}
-		}
-		e := l.byKey[st.key]
-		there := e != nil && e.path == path
-		if e != nil && !there { // another hard link of it, or it was moved
-			at, err := statFile(e.path)
-			there = err == nil && at.key == st.key
-		}
-		if e != nil {
-			seen[st.key] = true
-		}
-		// Another device can have another clock.
-		isNew := st.changed >= start || st.dev != dev
-		replaced := l.byPath[path] != nil && l.byPath[path].key != st.key
-		if isNew && (!there || labelsIn(e.set).adds(set)) || e != nil && !there || replaced {
-			out = append(out, labelFile{fileKey: st.key, Path: pathText(path)})
-		}
-		if len(out) > maxLabelled {
-			return errTooMany
-		}
-		return nil
-	})
-	return out, err
-}
-
 // of returns the labels of a file, but for those of a call that is under way.
 func (l *labelStore) of(path, call string) (set []chatLabel, err error) {
-	h := labelHits{}
-	if l != nil {
-		err = l.locked(func() error { l.at(path, call, h); return nil })
+	if l == nil {
+		return nil, nil
 	}
+	h := labelHits{}
+	err = l.locked(func() error { l.at(path, call, h); return nil })
 	return h.sources(""), err
 }
 
@@ -693,7 +501,7 @@ func (l *labelStore) clear(path string) (n int, err error) {
 		if n == 0 {
 			return fmt.Errorf("nothing at %q has labels", path)
 		}
-		return l.append(true, line, labelLine{Done: true})
+		return l.append(true, line)
 	})
 	return n, err
 }
@@ -784,12 +592,12 @@ func oneOfEach(all []chatLabel) (out []chatLabel) {
 // fileRecords are the records of files that were labelled: one each, or one for
 // all of them where they are many.
 func (c *callState) fileRecords(files []labelFile, roots []string) (recs []Record) {
-	set := c.t.Chat.labels().List()
+	source := c.tool.Name
 	if len(files) > 8 {
-		return []Record{c.record(labelRecord{Set: set, Source: fmt.Sprintf("%s: %d files", c.tool.Name, len(files)), Path: roots[0]})}
+		source, files = fmt.Sprintf("%s: %d files", source, len(files)), []labelFile{{Path: pathText(roots[0])}}
 	}
 	for _, f := range files {
-		recs = append(recs, c.record(labelRecord{Set: set, Source: c.tool.Name, Path: string(f.Path)}))
+		recs = append(recs, c.record(labelRecord{Set: c.t.Chat.labels().List(), Source: source, Path: string(f.Path)}))
 	}
 	return recs
 }

@@ -297,3 +297,31 @@ func FuzzLabels(f *testing.F) {
 		}
 	})
 }
+
+// What does not fit a line is in several, of which only the last ends the call.
+func TestLabelsOfManyFiles(t *testing.T) {
+	data, ws := filepath.Join(t.TempDir(), "data"), resolveExisting(t.TempDir())
+	l := labelStoreIn(t, data)
+	set := []chatLabel{{"untrusted", "x"}}
+	time.Sleep(2 * scanSlack) // the folder itself is older
+	all := func(do func(string) error) {
+		t.Helper()
+		w, err := l.begin("c_1", []string{ws}, set, false)
+		for i := range 3*labelBatch + 7 {
+			err = errors.Join(err, do(filepath.Join(ws, fmt.Sprint(i))))
+		}
+		if _, err2 := l.end(w, set); err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+	}
+	for i, do := range []func(string) error{func(p string) error { return os.WriteFile(p, nil, 0o644) }, os.Remove} {
+		all(do)
+		again := labelStoreIn(t, data)
+		if err := again.locked(func() error { return nil }); err != nil || len(again.all) != (1-i)*(3*labelBatch+7) || len(again.open) != 0 {
+			t.Errorf("%d files, %d calls, %v", len(again.all), len(again.open), err)
+		}
+	}
+	if got := l.n; got != 1+4+1+4 {
+		t.Errorf("%d lines", got)
+	}
+}
