@@ -335,7 +335,10 @@ func (s *labelState) apply(line *labelLine) {
 				e.set = append(slices.Clip(e.set), lb)
 			}
 		}
-		s.drop(e)
+		if s.drop(e); old != nil && old.key == (fileKey{}) { // e is the same file, with more known of it
+			s.drop(old)
+			e.tree = e.tree || old.tree
+		}
 		e.key, e.path, e.tree = f.fileKey, path, f.Tree || e.tree
 		if s.all[e], s.byPath[path] = true, e; e.key != (fileKey{}) {
 			s.byKey[e.key] = e
