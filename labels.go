@@ -455,7 +455,7 @@ func (l *labelStore) under(roots, shown []string, deep bool, call string, have L
 			case !within(e.path, root):
 			case err != nil: // it could be there
 				h.add(e.path, e.set)
-			case deep && !e.hidden():
+			case deep && len(l.open) == 0 && !e.hidden():
 				found.Gone = append(found.Gone, k)
 			}
 		}

@@ -273,9 +273,10 @@ func TestLabelsOfWrittenFiles(t *testing.T) {
 	}
 	r.wantRead("e", "private", "untrusted")
 	// A name in a new folder is the call's word.
-	r.files(dirty, "write", "SEND-IT/x", "content", "x")
+	r.host("mkdir q")
+	r.files(dirty, "write", "q/SEND-IT/x", "content", "x")
 	clean = r.turn("")
-	if r.files(clean, "list", "."); !clean.Chat.labels().Untrusted {
+	if r.files(clean, "list", "q"); !clean.Chat.labels().Untrusted {
 		t.Error("a list that shows a folder's name brought no label")
 	}
 }
@@ -284,7 +285,8 @@ func TestLabelsOfWrittenFiles(t *testing.T) {
 func TestLabelsOfOtherHardLinks(t *testing.T) {
 	r := newLabelRig(t)
 	dirty := r.turn("", "untrusted")
-	r.sh(dirty, "echo x >a; ln a b")
+	r.sh(dirty, "echo x >a")
+	r.sh(dirty, "ln a b")
 	r.files(dirty, "write", "a", "content", "y")
 	r.sh(dirty, "true")
 	r.wantRead("b", "untrusted")
@@ -395,6 +397,26 @@ func TestLabelsOfCallsThatOverlap(t *testing.T) {
 		t.Error("the chat of the other call has no label")
 	}
 	r.wantRead("b", "untrusted")
+}
+
+// What one call hides from the scan of another is found by its own scan.
+func TestLabelsHiddenFromAScan(t *testing.T) {
+	r := newLabelRig(t)
+	l, set := r.gate.labels, []chatLabel{{"untrusted", "x"}}
+	r.sh(r.turn("", "untrusted"), "mkdir -p old/d; echo x >old/d/a")
+	r.host("true")
+	one, err := l.begin("c_1", []string{r.ws}, set, false)
+	r.host("mkdir d; echo x >d/a")
+	two, err2 := l.begin("c_2", []string{r.ws}, set, false)
+	r.host("mv d ../away; mv old ../older")
+	_, err3 := l.end(one, set)
+	r.host("mv ../away e; mv ../older new")
+	_, err4 := l.end(two, set)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	r.wantRead("e/a", "untrusted")
+	r.wantRead("new/d/a", "untrusted")
 }
 
 // A process that is killed in the middle of a call leaves what the call wrote

@@ -173,6 +173,9 @@ func (l *labelStore) settle(w *labelLine, whole bool) (files []labelFile, err er
 		}
 		files = append(files, some...)
 	}
+	for id := range l.open { // another one can hide a file from the scan
+		complete = complete && id == w.Call
+	}
 	last := labelLine{Call: w.Call, Set: w.Set, Files: files, Done: true}
 	for k, e := range l.byKey {
 		inside := func(root pathText) bool { return within(e.path, string(root)) && e.path != string(root) }
