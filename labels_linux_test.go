@@ -554,7 +554,9 @@ func TestLabelsClockSetBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, r.ws+"/a", "x")
-	w.Start[0] += int64(time.Hour) // as if the clock had gone back by one since
+	ahead := int64(time.Hour) // as if the clock had gone back by one since
+	w.Start[0] += ahead
+	r.gate.labels.open["c_1"].Start[0] += ahead
 	if files, err := r.gate.labels.end(w, w.Set); err != nil || len(files) != 1 {
 		t.Errorf("%v, %v", files, err)
 	}
