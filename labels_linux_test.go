@@ -288,6 +288,8 @@ func TestLabelsOfOtherHardLinks(t *testing.T) {
 	r.sh(dirty, "echo x >a")
 	r.sh(dirty, "ln a b")
 	r.files(dirty, "write", "a", "content", "y")
+	r.host("true")
+	r.wantRead("b", "untrusted")
 	r.sh(dirty, "true")
 	r.wantRead("b", "untrusted")
 	r.host("mv b c")
