@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write golden files anew")
 const (
 	maxFile     = 750
 	maxFunction = 80
-	maxRoot     = 16500
+	maxRoot     = 16700
 	maxTools    = 7300
 	maxCore     = 8200
 )
