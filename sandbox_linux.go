@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ const (
 type box struct {
 	bwrap   string
 	without []string          // options that this bubblewrap or this machine refuses
+	filter  []byte            // of system calls
 	base    mountSet          // what every call sees
 	links   map[string]string // the usual links in the root folder, and their targets
 	etc     []string          // what root could read in /etc and a plain user could not
@@ -56,8 +58,12 @@ func (s *sandbox) findBox() {
 	if !st.NetBlocked {
 		st.Line += ", but the network cannot be blocked (" + why + ")"
 	}
-	if slices.Contains(s.box.without, "--disable-userns") {
-		st.Line += ", further user namespaces not disabled"
+	filtered, userns := !slices.Contains(s.box.without, "--seccomp"), !slices.Contains(s.box.without, "--disable-userns")
+	if !filtered {
+		st.Line += ", system calls not filtered"
+	}
+	if !userns {
+		st.Line += map[bool]string{true: ", further user namespaces refused by the filter alone", false: ", further user namespaces not disabled"}[filtered]
 	}
 	if os.Geteuid() == 0 {
 		st.Line += ", as root: the number of processes is not limited"
@@ -81,9 +87,16 @@ func (s *sandbox) probe() (why, hint string) {
 		return fmt.Sprintf("%q lies where tools can write", bwrap), "take that folder off PATH"
 	}
 	s.layout()
+	attempts := []string{"", "--disable-userns", "--disable-userns --size", // bubblewrap before 0.8, before 0.7
+		"--unshare-net", "--unshare-net --disable-userns", "--unshare-net --disable-userns --size"}
+	for _, without := range attempts { // a box without the filter comes last, and is better than none
+		attempts = append(attempts, without+" --seccomp")
+	}
+	if s.box.filter = syscallFilter(runtime.GOARCH, s.cfg.Debuggers, os.Geteuid() == 0); s.box.filter == nil {
+		attempts = attempts[len(attempts)/2:]
+	}
 	said := ""
-	for _, without := range []string{"", "--disable-userns", "--disable-userns --size", // bubblewrap before 0.8, before 0.7
-		"--unshare-net", "--unshare-net --disable-userns", "--unshare-net --disable-userns --size"} {
+	for _, without := range attempts {
 		s.box.without = strings.Fields(without)
 		ctx, cancel := context.WithTimeout(context.Background(), boxStart)
 		res := s.execBox(ctx, tools.Command{Argv: []string{"/bin/sh", "-c", ":"}})
@@ -368,8 +381,9 @@ func (s *sandbox) homeLinks() map[string]string {
 }
 
 // bwrapArgs is the argument list of bwrap(1). Later mounts cover earlier ones.
-// Descriptor 3 is for what bubblewrap reports, 4 holds the box.
-func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []string {
+// Descriptor 3 is for what bubblewrap reports, 4 holds the box; more are options
+// that name others.
+func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int, more ...string) []string {
 	var a []string
 	add := func(args ...string) { a = append(a, args...) }
 	with := func(option string) bool { return !slices.Contains(s.box.without, option) }
@@ -387,6 +401,7 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []strin
 		add("--disable-userns")
 	}
 	add("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--json-status-fd", "3", "--block-fd", "4")
+	add(more...)
 	// As root bubblewrap leaves /proc/sys writable, core_pattern included.
 	add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
 	tmpfs("1777", tmpSize/4, "/dev/shm")
@@ -425,6 +440,9 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []strin
 func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecResult) {
 	written := c.GitWrite || c.GitConfig
 	h := holder{cmd: exec.CommandContext(ctx, s.box.bwrap), mark: newMark()}
+	if !slices.Contains(s.box.without, "--seccomp") {
+		h.filter = s.box.filter
+	}
 	defer h.close()
 	repos, err := s.findRepos()
 	var mounts []mount
@@ -439,7 +457,7 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 		return tools.ExecResult{Err: "the sandbox cannot be made: " + err.Error()}
 	}
 	before := gitState(repos, written)
-	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script)...)
+	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script, h.options...)...)
 	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
 	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
 	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
@@ -451,10 +469,19 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 
 // A holder has what a box is held by until its limits are set, ended, and asked
 // how it ended.
+//
+// It ends with picket, too, whenever that is killed. Before it is let run, it
+// finds the pipe of the filter closed and empty, which bubblewrap takes for an
+// error; afterwards --die-with-parent ends it. In the moment between, when
+// bubblewrap has not asked the kernel for that yet, the leash does.
 type holder struct {
 	cmd           *exec.Cmd // bubblewrap
 	mark          string
+	options       []string // of bubblewrap, with the descriptors that they name
+	filter        []byte   // of system calls; nil for none
 	status, block *os.File // read end, write end
+	gate          *os.File // write end, for the filter
+	leash         [2]*os.File
 	events        *json.Decoder
 	first         *os.Process // in the box; nil before it is known
 }
@@ -462,14 +489,29 @@ type holder struct {
 // open makes what the box is held by. The first two descriptors are always those
 // that bwrapArgs names.
 func (h *holder) open(c tools.Command) (script int, err error) {
-	var status, block *os.File
-	var err2 error
-	h.status, status, err = os.Pipe()
-	block, h.block, err2 = os.Pipe()
+	pipe := func() (r, w *os.File) {
+		if err == nil {
+			r, w, err = os.Pipe()
+		}
+		return r, w
+	}
+	var status, block, gate *os.File
+	h.status, status = pipe()
+	block, h.block = pipe()
+	h.leash[0], h.leash[1] = pipe()
+	if err == nil { // with a reader of its own, bubblewrap does not die of SIGPIPE and leave its child behind
+		defer status.Close()
+		status, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", status.Fd()), os.O_RDWR, 0)
+	}
 	h.give(status)
 	h.give(block)
+	h.options = []string{"--sync-fd", strconv.Itoa(h.give(h.leash[0]))} // closed in the command
+	if h.filter != nil {
+		gate, h.gate = pipe()
+		h.options = append(h.options, "--seccomp", strconv.Itoa(h.give(gate)))
+	}
 	h.events = json.NewDecoder(io.LimitReader(h.status, 64<<10))
-	if err = errors.Join(err, err2); err == nil && slices.Contains(c.Argv, tools.ScriptArg) {
+	if err == nil && slices.Contains(c.Argv, tools.ScriptArg) {
 		script, err = h.giveBytes(c.Script)
 	}
 	return script, err
@@ -503,7 +545,9 @@ var errNoBox = errors.New("bubblewrap made no box")
 // of the box waits on the block descriptor once everything is mounted.
 func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.cmd.ExtraFiles {
-		f.Close()
+		if f != h.leash[0] {
+			f.Close()
+		}
 	}
 	h.status.SetReadDeadline(time.Now().Add(boxStart))
 	defer context.AfterFunc(ctx, func() { h.status.SetReadDeadline(time.Unix(1, 0)) })()
@@ -529,7 +573,17 @@ func (h *holder) held(ctx context.Context) error {
 		}
 	}
 	os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", said.Pid), []byte("1000"), 0) // it dies before others
+	// When the last writer is gone, the kernel sends the signal to the box's group.
+	for _, set := range [][2]int{{syscall.F_SETSIG, int(syscall.SIGKILL)}, {syscall.F_SETOWN, -said.Pid}, {syscall.F_SETFL, syscall.O_ASYNC}} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, h.leash[0].Fd(), uintptr(set[0]), uintptr(set[1])); errno != 0 {
+			return fmt.Errorf("fcntl: %v", errno)
+		}
+	}
 	_, err := h.block.Write([]byte{1})
+	if err == nil && h.gate != nil {
+		_, err = h.gate.Write(h.filter)
+		h.gate.Close()
+	}
 	return err
 }
 
@@ -575,7 +629,7 @@ func (h *holder) gone() error {
 }
 
 func (h *holder) close() {
-	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block) {
+	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block, h.gate, h.leash[1]) {
 		f.Close()
 	}
 }
