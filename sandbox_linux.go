@@ -470,18 +470,18 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 // A holder has what a box is held by until its limits are set, ended, and asked
 // how it ended.
 //
-// It ends with picket, too, whenever that is killed. Before it is let run, it
-// finds the pipe of the filter closed and empty, which bubblewrap takes for an
-// error; afterwards --die-with-parent ends it. In the moment between, when
-// bubblewrap has not asked the kernel for that yet, the leash does.
+// It ends with picket, too, whenever that is killed. Before it is let run, the
+// gate does it: where bubblewrap reads the filter, it finds an error. Later
+// --die-with-parent does, and in the moment before the kernel was asked for that
+// in the box, the leash.
 type holder struct {
 	cmd           *exec.Cmd // bubblewrap
 	mark          string
 	options       []string // of bubblewrap, with the descriptors that they name
 	filter        []byte   // of system calls; nil for none
 	status, block *os.File // read end, write end
-	gate          *os.File // write end, for the filter
-	leash         [2]*os.File
+	leash         *os.File // the other end of block, as the box's first process has it
+	gate          *os.File // takes the filter
 	events        *json.Decoder
 	first         *os.Process // in the box; nil before it is known
 }
@@ -495,20 +495,23 @@ func (h *holder) open(c tools.Command) (script int, err error) {
 		}
 		return r, w
 	}
-	var status, block, gate *os.File
+	var status *os.File
 	h.status, status = pipe()
-	block, h.block = pipe()
-	h.leash[0], h.leash[1] = pipe()
-	if err == nil { // with a reader of its own, bubblewrap does not die of SIGPIPE and leave its child behind
+	h.leash, h.block = pipe()
+	if err == nil { // with a reader of its own bubblewrap does not die of SIGPIPE, and leave a child behind
 		defer status.Close()
 		status, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", status.Fd()), os.O_RDWR, 0)
 	}
 	h.give(status)
-	h.give(block)
-	h.options = []string{"--sync-fd", strconv.Itoa(h.give(h.leash[0]))} // closed in the command
-	if h.filter != nil {
-		gate, h.gate = pipe()
-		h.options = append(h.options, "--seccomp", strconv.Itoa(h.give(gate)))
+	h.give(h.leash)
+	h.options = []string{"--sync-fd", strconv.Itoa(h.give(h.leash))} // the command does not get it
+	if h.filter != nil && err == nil {
+		var ends [2]int
+		if ends, err = syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err == nil {
+			h.gate = os.NewFile(uintptr(ends[0]), "gate")
+			h.options = append(h.options, "--seccomp", strconv.Itoa(h.give(os.NewFile(uintptr(ends[1]), "gate"))))
+			_, err = syscall.Write(ends[1], []byte{0}) // never read: so the other side sees an error, not the end, if picket is gone
+		}
 	}
 	h.events = json.NewDecoder(io.LimitReader(h.status, 64<<10))
 	if err == nil && slices.Contains(c.Argv, tools.ScriptArg) {
@@ -545,7 +548,7 @@ var errNoBox = errors.New("bubblewrap made no box")
 // of the box waits on the block descriptor once everything is mounted.
 func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.cmd.ExtraFiles {
-		if f != h.leash[0] {
+		if f != h.leash {
 			f.Close()
 		}
 	}
@@ -573,16 +576,16 @@ func (h *holder) held(ctx context.Context) error {
 		}
 	}
 	os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", said.Pid), []byte("1000"), 0) // it dies before others
-	// When the last writer is gone, the kernel sends the signal to the box's group.
+	_, err := h.block.Write([]byte{1})
+	// When picket, the only writer, is gone, this signal goes to the box's group.
 	for _, set := range [][2]int{{syscall.F_SETSIG, int(syscall.SIGKILL)}, {syscall.F_SETOWN, -said.Pid}, {syscall.F_SETFL, syscall.O_ASYNC}} {
-		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, h.leash[0].Fd(), uintptr(set[0]), uintptr(set[1])); errno != 0 {
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, h.leash.Fd(), uintptr(set[0]), uintptr(set[1])); errno != 0 {
 			return fmt.Errorf("fcntl: %v", errno)
 		}
 	}
-	_, err := h.block.Write([]byte{1})
 	if err == nil && h.gate != nil {
 		_, err = h.gate.Write(h.filter)
-		h.gate.Close()
+		syscall.Shutdown(int(h.gate.Fd()), syscall.SHUT_WR)
 	}
 	return err
 }
@@ -629,7 +632,7 @@ func (h *holder) gone() error {
 }
 
 func (h *holder) close() {
-	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block, h.gate, h.leash[1]) {
+	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block, h.gate) {
 		f.Close()
 	}
 }

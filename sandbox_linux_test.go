@@ -1037,6 +1037,68 @@ func TestBoxDiesWithPicket(t *testing.T) {
 	t.Error("the box lives on")
 }
 
+// However far a box has come when picket is gone, it ends, and a command that was
+// not let run does not run. What the kernel does to a killed picket's descriptors
+// is done here by closing them.
+func TestBoxEndsWithItsHolder(t *testing.T) {
+	s := testBox(t, nil)
+	for name, then := range map[string]func(h *holder){
+		"not let run": func(h *holder) { h.close() },
+		"let run, but not yet seen to": func(h *holder) {
+			var said struct {
+				Pid int `json:"child-pid"`
+			}
+			if err := h.events.Decode(&said); err != nil || said.Pid < 2 {
+				t.Fatal(err)
+			}
+			child, _ := os.FindProcess(said.Pid)
+			child.Signal(syscall.SIGSTOP)
+			h.block.Write([]byte{1})
+			h.gate.Write(h.filter)
+			syscall.Shutdown(int(h.gate.Fd()), syscall.SHUT_WR)
+			h.close()
+			child.Signal(syscall.SIGCONT)
+		},
+		"running": func(h *holder) {
+			if err := h.held(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			waitForFile(t, s.roots[0]+"/ran")
+			h.block.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			os.Remove(s.roots[0] + "/ran")
+			h := holder{cmd: exec.Command(s.box.bwrap), mark: newMark(), filter: s.box.filter}
+			defer h.close()
+			m, err := s.mounts(sh(""), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			script, err := h.open(sh(""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(sh("touch ran; exec sleep 300"), m, script, h.options...)...)
+			h.cmd.Env, h.cmd.SysProcAttr = []string{"PATH=/usr/bin:/bin", h.mark}, ownSession()
+			if err := h.cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer time.AfterFunc(20*time.Second, func() { t.Error("it does not end"); endStragglers(h.mark) }).Stop()
+			for _, f := range h.cmd.ExtraFiles {
+				if f != h.leash {
+					f.Close()
+				}
+			}
+			then(&h)
+			h.cmd.Wait()
+			if _, err := os.Lstat(s.roots[0] + "/ran"); (err == nil) != (name == "running") {
+				t.Errorf("ran: %v", err)
+			}
+		})
+	}
+}
+
 func TestResolverBeyondEtc(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/run/systemd/stub.conf", "nameserver 127.0.0.53")
