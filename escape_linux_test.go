@@ -63,7 +63,7 @@ func coreFiles() bool {
 // sockets, $SELF this program, $TMP a file in the host's /tmp.
 func escapesTable() []escape {
 	return []escape{
-		{name: "an inherited descriptor", line: "cat <&$FD; cat /proc/self/fd/$FD /proc/1/fd/$FD"}, // first, since it is closed for good then
+		{name: "an inherited descriptor", line: "cat /proc/self/fd/$FD /proc/1/fd/$FD"}, // first, since it is closed for good then
 
 		// Files.
 		{name: "read the keys", line: "cat $H/.ssh/id_ed25519"},
@@ -278,6 +278,9 @@ func TestBoxEscapes(t *testing.T) {
 		return ""
 	}
 	for _, e := range escapesTable() {
+		if strings.HasSuffix(e.name, "as root") && !root {
+			continue
+		}
 		t.Run(e.name, func(t *testing.T) {
 			if !e.bare && (root || !e.root) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
