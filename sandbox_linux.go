@@ -285,89 +285,6 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 	return m.settle()
 }
 
-// A mountKind says what stands at a place, the stricter the higher.
-type mountKind int
-
-const (
-	mountBind   mountKind = iota // as on the host, writable
-	mountRO                      // as on the host, readable
-	mountShown                   // the same, inside a hidden folder too
-	mountHidden                  // an empty folder
-	mountNull                    // a file that cannot be opened
-)
-
-type mount struct {
-	dst, src string
-	kind     mountKind
-}
-
-// A mountSet holds one mount for each place, by place.
-type mountSet map[string]mount
-
-// add puts a mount at its place, unless what is there is stricter.
-func (m mountSet) add(n mount) {
-	if old, ok := m[n.dst]; !ok || n.kind > old.kind {
-		m[n.dst] = n
-	}
-}
-
-// above returns the mount in which a place lies.
-func (m mountSet) above(p string) (mount, bool) {
-	for p != "/" {
-		p = filepath.Dir(p)
-		if n, ok := m[p]; ok {
-			return n, true
-		}
-	}
-	return mount{}, false
-}
-
-// addResolver makes readable what the resolver's settings lead to beyond /etc: the
-// file alone, since a service's socket beside it could be connected to.
-func (m mountSet) addResolver(conf string) {
-	src, err := filepath.EvalSymlinks(conf)
-	at, linkErr := os.Readlink(conf)
-	if !filepath.IsAbs(at) {
-		at = filepath.Join(filepath.Dir(conf), at)
-	}
-	if err == nil && linkErr == nil && !within(at, "/etc") {
-		m.add(mount{at, src, mountRO})
-	}
-}
-
-// settle returns the mounts in the order in which they can be made: it drops
-// what a hidden or read-only folder covers, and makes every folder between a
-// writable root and a protected place a mount of its own, because the parent
-// of a mount could be renamed and another put in its place. Every component is
-// checked: bubblewrap would follow a link, and create what is missing, on the
-// host.
-func (m mountSet) settle() (out []mount, err error) {
-	for _, dst := range slices.Sorted(maps.Keys(m)) {
-		n := m[dst]
-		above, ok := m.above(dst)
-		if !ok {
-			continue
-		}
-		if above.kind == mountHidden && n.kind != mountShown || above.kind == mountRO && n.kind == mountRO {
-			delete(m, dst)
-			continue
-		}
-		for p := dst; p != above.dst; p = filepath.Dir(p) {
-			fi, err := os.Lstat(p)
-			if err != nil || fi.Mode()&fs.ModeSymlink != 0 || p != dst && !fi.IsDir() {
-				return nil, fmt.Errorf("the sandbox cannot protect %q: %q is missing or a link", dst, p)
-			}
-			if above.kind == mountBind && n.kind != mountBind {
-				m.add(mount{p, p, mountBind})
-			}
-		}
-	}
-	for _, dst := range slices.Sorted(maps.Keys(m)) { // a folder sorts before what it holds
-		out = append(out, m[dst])
-	}
-	return out, nil
-}
-
 // homeLinks makes what the settings admit below home seen below the box's HOME
 // too, so that a program that looks for its cache there finds it.
 func (s *sandbox) homeLinks() map[string]string {
@@ -450,7 +367,7 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	if err == nil {
 		mounts, err = s.mounts(c, repos)
 	}
-	if err == nil {
+	if h.mounts = mounts; err == nil {
 		script, err = h.open(c)
 	}
 	if err != nil {
@@ -479,9 +396,10 @@ type holder struct {
 	mark          string
 	options       []string // of bubblewrap, with the descriptors that they name
 	filter        []byte   // of system calls; nil for none
-	status, block *os.File // read end, write end
-	leash         *os.File // the other end of block, as the box's first process has it
+	status, block *os.File
+	leash         [2]*os.File
 	gate          *os.File // takes the filter
+	mounts        []mount
 	events        *json.Decoder
 	first         *os.Process // in the box; nil before it is known
 }
@@ -489,28 +407,28 @@ type holder struct {
 // open makes what the box is held by. The first two descriptors are always those
 // that bwrapArgs names.
 func (h *holder) open(c tools.Command) (script int, err error) {
-	pipe := func() (r, w *os.File) {
+	join := func(make func() (*os.File, *os.File, error)) (a, b *os.File) {
 		if err == nil {
-			r, w, err = os.Pipe()
+			a, b, err = make()
 		}
-		return r, w
+		return a, b
 	}
-	var status *os.File
-	h.status, status = pipe()
-	h.leash, h.block = pipe()
+	var status, block, gate *os.File
+	h.status, status = join(os.Pipe)
+	h.block, block = join(socketPair)
+	h.leash[0], h.leash[1] = join(os.Pipe)
 	if err == nil { // with a reader of its own bubblewrap does not die of SIGPIPE, and leave a child behind
 		defer status.Close()
 		status, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", status.Fd()), os.O_RDWR, 0)
 	}
 	h.give(status)
-	h.give(h.leash)
-	h.options = []string{"--sync-fd", strconv.Itoa(h.give(h.leash))} // the command does not get it
-	if h.filter != nil && err == nil {
-		var ends [2]int
-		if ends, err = syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err == nil {
-			h.gate = os.NewFile(uintptr(ends[0]), "gate")
-			h.options = append(h.options, "--seccomp", strconv.Itoa(h.give(os.NewFile(uintptr(ends[1]), "gate"))))
-			_, err = syscall.Write(ends[1], []byte{0}) // never read: so the other side sees an error, not the end, if picket is gone
+	h.give(block)
+	h.options = []string{"--sync-fd", strconv.Itoa(h.give(h.leash[0]))} // the command does not get it
+	if h.filter != nil {
+		h.gate, gate = join(socketPair)
+		h.options = append(h.options, "--seccomp", strconv.Itoa(h.give(gate)))
+		if err == nil {
+			_, err = gate.Write([]byte{0}) // never read: so the other side sees an error, not the end, if picket is gone
 		}
 	}
 	h.events = json.NewDecoder(io.LimitReader(h.status, 64<<10))
@@ -518,6 +436,15 @@ func (h *holder) open(c tools.Command) (script int, err error) {
 		script, err = h.giveBytes(c.Script)
 	}
 	return script, err
+}
+
+func socketPair() (a, b *os.File, err error) {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	syscall.SetNonblock(ends[0], true) // for deadlines; the other end is for bubblewrap
+	return os.NewFile(uintptr(ends[0]), "socket"), os.NewFile(uintptr(ends[1]), "socket"), nil
 }
 
 // give passes a file to bubblewrap and returns its descriptor there.
@@ -548,12 +475,16 @@ var errNoBox = errors.New("bubblewrap made no box")
 // of the box waits on the block descriptor once everything is mounted.
 func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.cmd.ExtraFiles {
-		if f != h.leash {
+		if f != h.leash[0] {
 			f.Close()
 		}
 	}
-	h.status.SetReadDeadline(time.Now().Add(boxStart))
-	defer context.AfterFunc(ctx, func() { h.status.SetReadDeadline(time.Unix(1, 0)) })()
+	limit := func(end time.Time) {
+		h.status.SetReadDeadline(end)
+		h.block.SetReadDeadline(end)
+	}
+	limit(time.Now().Add(boxStart))
+	defer context.AfterFunc(ctx, func() { limit(time.Unix(1, 0)) })()
 	var said struct {
 		Pid int `json:"child-pid"`
 	}
@@ -576,12 +507,16 @@ func (h *holder) held(ctx context.Context) error {
 		}
 	}
 	os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", said.Pid), []byte("1000"), 0) // it dies before others
-	_, err := h.block.Write([]byte{1})
 	// When picket, the only writer, is gone, this signal goes to the box's group.
 	for _, set := range [][2]int{{syscall.F_SETSIG, int(syscall.SIGKILL)}, {syscall.F_SETOWN, -said.Pid}, {syscall.F_SETFL, syscall.O_ASYNC}} {
-		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, h.leash.Fd(), uintptr(set[0]), uintptr(set[1])); errno != 0 {
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, h.leash[0].Fd(), uintptr(set[0]), uintptr(set[1])); errno != 0 {
 			return fmt.Errorf("fcntl: %v", errno)
 		}
+	}
+	_, err := h.block.Write([]byte{1})
+	if err == nil {
+		h.block.Read(make([]byte, 1)) // ends when the box's first process, done with the mounts, has closed it
+		err = checkMounts(said.Pid, h.mounts)
 	}
 	if err == nil && h.gate != nil {
 		_, err = h.gate.Write(h.filter)
@@ -632,7 +567,7 @@ func (h *holder) gone() error {
 }
 
 func (h *holder) close() {
-	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block, h.gate) {
+	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block, h.gate, h.leash[1]) {
 		f.Close()
 	}
 }

@@ -1037,14 +1037,49 @@ func TestBoxDiesWithPicket(t *testing.T) {
 	t.Error("the box lives on")
 }
 
+// startHeld starts bubblewrap as a call does, up to where the box is held.
+func startHeld(t *testing.T, s *sandbox, line string, swap func()) *holder {
+	t.Helper()
+	os.Remove(s.roots[0] + "/ran")
+	h := &holder{cmd: exec.Command(s.box.bwrap), mark: newMark(), filter: s.box.filter}
+	repos, err := s.findRepos()
+	if err == nil {
+		h.mounts, err = s.mounts(sh(""), repos)
+	}
+	script := 0
+	if err == nil {
+		script, err = h.open(sh(""))
+	}
+	swap()
+	if err == nil {
+		h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(sh(line), h.mounts, script, h.options...)...)
+		h.cmd.Env, h.cmd.SysProcAttr = []string{"PATH=/usr/bin:/bin", h.mark}, ownSession()
+		err = h.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(20*time.Second, func() { t.Error("it does not end"); endStragglers(h.mark) })
+	t.Cleanup(func() { late.Stop(); h.close() })
+	return h
+}
+
 // However far a box has come when picket is gone, it ends, and a command that was
 // not let run does not run. What the kernel does to a killed picket's descriptors
 // is done here by closing them.
 func TestBoxEndsWithItsHolder(t *testing.T) {
 	s := testBox(t, nil)
-	for name, then := range map[string]func(h *holder){
-		"not let run": func(h *holder) { h.close() },
-		"let run, but not yet seen to": func(h *holder) {
+	for name, then := range map[string]func(t *testing.T, h *holder){
+		"not let run": func(t *testing.T, h *holder) {
+			for _, f := range h.cmd.ExtraFiles {
+				f.Close()
+			}
+			h.close()
+		},
+		"let run, but not yet seen to": func(t *testing.T, h *holder) {
+			for _, f := range h.cmd.ExtraFiles {
+				f.Close()
+			}
 			var said struct {
 				Pid int `json:"child-pid"`
 			}
@@ -1059,42 +1094,72 @@ func TestBoxEndsWithItsHolder(t *testing.T) {
 			h.close()
 			child.Signal(syscall.SIGCONT)
 		},
-		"running": func(h *holder) {
+		"running": func(t *testing.T, h *holder) {
 			if err := h.held(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			waitForFile(t, s.roots[0]+"/ran")
-			h.block.Close()
+			h.leash[1].Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			os.Remove(s.roots[0] + "/ran")
-			h := holder{cmd: exec.Command(s.box.bwrap), mark: newMark(), filter: s.box.filter}
-			defer h.close()
-			m, err := s.mounts(sh(""), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			script, err := h.open(sh(""))
-			if err != nil {
-				t.Fatal(err)
-			}
-			h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(sh("touch ran; exec sleep 300"), m, script, h.options...)...)
-			h.cmd.Env, h.cmd.SysProcAttr = []string{"PATH=/usr/bin:/bin", h.mark}, ownSession()
-			if err := h.cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer time.AfterFunc(20*time.Second, func() { t.Error("it does not end"); endStragglers(h.mark) }).Stop()
-			for _, f := range h.cmd.ExtraFiles {
-				if f != h.leash {
-					f.Close()
-				}
-			}
-			then(&h)
+			h := startHeld(t, s, "touch ran; exec sleep 300", func() {})
+			then(t, h)
 			h.cmd.Wait()
 			if _, err := os.Lstat(s.roots[0] + "/ran"); (err == nil) != (name == "running") {
 				t.Errorf("ran: %v", err)
 			}
+		})
+	}
+}
+
+// A call in another box can put a link where picket has just looked: what it
+// leads to would be in the box, and what was to be hidden would not be.
+func TestBoxNotAsAskedIsNotRun(t *testing.T) {
+	for name, swap := range map[string]func(ws, out string) error{
+		"nothing": func(ws, out string) error { return nil },
+		"repository": func(ws, out string) error {
+			return errors.Join(os.Rename(ws+"/sub", ws+"/old"), os.Symlink(out, ws+"/sub"))
+		},
+		"git directory": func(ws, out string) error {
+			return errors.Join(os.Rename(ws+"/sub/.git", ws+"/old"), os.Symlink(out+"/.git", ws+"/sub/.git"))
+		},
+		"hidden folder": func(ws, out string) error {
+			return errors.Join(os.Rename(ws+"/a/data", ws+"/old"), os.Symlink("../sub", ws+"/a/data"))
+		},
+		"above the hidden folder": func(ws, out string) error {
+			return errors.Join(os.Rename(ws+"/a", ws+"/old"), os.Symlink("old", ws+"/a"))
+		},
+		"link within the workspace": func(ws, out string) error {
+			return errors.Join(os.Rename(ws+"/sub", ws+"/old"), os.Symlink("old", ws+"/sub"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testBox(t, func(c *boxConfig) {
+				write(t, c.Workspace+"/sub/.git/HEAD", "")
+				write(t, c.Workspace+"/a/data/key", "hunter2")
+				write(t, c.Workspace+"/../out/.git/HEAD", "hunter2")
+				write(t, c.Workspace+"/../out/data/HEAD", "hunter2")
+				c.Hide = []string{c.Workspace + "/a/data"}
+			})
+			out := filepath.Dir(s.roots[0]) + "/out"
+			before := tree(t, out)
+			h := startHeld(t, s, "touch ran; cat sub/.git/HEAD; exec sleep 300", func() {
+				if err := swap(s.roots[0], out); err != nil {
+					t.Fatal(err)
+				}
+			})
+			err := h.held(t.Context())
+			if err == nil && name == "nothing" {
+				waitForFile(t, s.roots[0]+"/ran")
+			}
+			h.cmd.Process.Kill()
+			h.cmd.Wait()
+			h.gone()
+			if _, ran := os.Lstat(s.roots[0] + "/ran"); (ran == nil) != (name == "nothing") || (err == nil) != (name == "nothing") {
+				t.Errorf("%v, ran: %v", err, ran)
+			}
+			unchanged(t, "outside", out, before)
 		})
 	}
 }
