@@ -305,3 +305,57 @@ func TestBoxEscapes(t *testing.T) {
 		})
 	}
 }
+
+// What a call leaves in a repository must not run when git is used on the host.
+// Each plant is made without a box too, to see that git would run it. F is a
+// setting that runs a program, as is what the last line of each does.
+func TestBoxEscapesThroughGit(t *testing.T) {
+	needs(t, "git", "git")
+	const plantF = `core.fsmonitor "touch $OUT/mark;:"`
+	for _, c := range []struct{ name, before, plant, then string }{
+		{"hook", "", `printf '#!/bin/sh\ntouch %s/mark\n' $OUT >.git/hooks/post-commit; chmod +x .git/hooks/post-commit`, "git commit -q --allow-empty -m x"},
+		{"setting", "", "git config " + plantF, "git status"},
+		{"another in its place", "", "mv .git .x; cp -r .x .git; git config " + plantF, "git status"},
+		{"common directory", "", "cp -r .git evil; git --git-dir=evil config " + plantF + "; echo ../evil >.git/commondir", "git status"},
+		{"setting of a worktree", "git config extensions.worktreeConfig true", "git config -f .git/config.worktree " + plantF, "git status"},
+		{"submodule", "", "git init -q sub; git -C sub commit -q --allow-empty -m x; git -C sub config " + plantF + "; git add sub", "git status"},
+		{"settings of a submodule", "git submodule --quiet add ./ lib", "git config -f .git/modules/lib/config " + plantF, "git status"},
+		{"a submodule's repository replaced", "git submodule --quiet add ./ lib", "rm lib/.git; git init -q lib; git -C lib commit -q --allow-empty -m x; git -C lib config " + plantF, "git status"},
+		{"common directory of a worktree", "git worktree add -q ../wt", "cp -r .git evil; git --git-dir=evil config " + plantF + "; echo $PWD/evil >.git/worktrees/wt/commondir", "git -C ../wt status"},
+		{"repository around it", "", "cp -r .git/HEAD .git/config .git/objects .git/refs .; git config -f config core.worktree $PWD; git config -f config " + plantF + "; rm .git/HEAD", "git status"},
+		{"unfinished rebase", "", `GIT_SEQUENCE_EDITOR="printf 'break\nexec touch $OUT/mark\n' >" git rebase -q -i HEAD`, "git rebase --continue"},
+		{"link in the logs", "", `rm .git/logs/HEAD; ln -s $OUT/../rc .git/logs/HEAD; git checkout -q -b "x;touch\${IFS}$OUT/mark;#"`, "git checkout -q main; git checkout -q -; sh ../rc"},
+		{"link for the message", "", "ln -sf $OUT/mark .git/COMMIT_EDITMSG", "git commit -q --allow-empty -m x"},
+		{"filter", "", `echo '* filter=x' >.git/info/attributes; git config filter.x.clean "touch $OUT/mark; cat"; touch file`, "git status"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, inBox := range []bool{false, true} {
+				s := gitBox(t)
+				ws := s.roots[0]
+				out := filepath.Dir(ws) + "/out"
+				if err := os.Mkdir(out, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				host := func(line string) string {
+					cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "OUT="+out+"; "+identity+line)
+					cmd.Dir, cmd.WaitDelay, cmd.SysProcAttr = ws, time.Second, ownSession()
+					cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_EDITOR=true",
+						"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=protocol.file.allow", "GIT_CONFIG_VALUE_0=always"}
+					text, _ := cmd.CombinedOutput()
+					return string(text)
+				}
+				said := host(c.before)
+				if inBox {
+					res := in(t, s, sh("OUT="+out+"; "+identity+c.plant))
+					said += string(res.Stdout) + string(res.Stderr)
+				} else {
+					said += host(c.plant)
+				}
+				said += host(c.then)
+				if _, err := os.Lstat(out + "/mark"); (err == nil) == inBox {
+					t.Errorf("in a box %t, git on the host ran it %t: %s", inBox, err == nil, said)
+				}
+			}
+		})
+	}
+}
