@@ -367,13 +367,14 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	if err == nil {
 		mounts, err = s.mounts(c, repos)
 	}
-	if h.mounts = mounts; err == nil {
+	if err == nil {
 		script, err = h.open(c)
 	}
 	if err != nil {
 		return tools.ExecResult{Err: "the sandbox cannot be made: " + err.Error()}
 	}
 	before := gitState(repos, written)
+	h.mounts = mounts
 	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script, h.options...)...)
 	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
 	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
