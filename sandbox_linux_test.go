@@ -1252,6 +1252,9 @@ func bareBox(b *testing.B, s *sandbox, plain bool) func() error {
 	args := s.bwrapArgs(tools.Command{Argv: []string{"/bin/true"}}, m, 0)
 	i := slices.Index(args, "--json-status-fd") // and the other one
 	args = slices.Delete(args, i, i+4)
+	filter := filepath.Join(b.TempDir(), "filter")
+	write(b, filter, string(s.box.filter))
+	args = append([]string{"--seccomp", "3"}, args...)
 	if plain {
 		args = []string{"--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"}
 		for _, n := range s.box.base {
@@ -1264,8 +1267,13 @@ func bareBox(b *testing.B, s *sandbox, plain bool) func() error {
 	}
 	env := s.environ(nil)
 	return func() error {
+		f, err := os.Open(filter)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
 		cmd := exec.Command(s.box.bwrap, args...)
-		cmd.Env = env
+		cmd.Env, cmd.ExtraFiles = env, []*os.File{f}
 		return cmd.Run()
 	}
 }
