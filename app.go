@@ -154,7 +154,7 @@ func (a *app) facts() error {
 		}
 	}
 	a.box, err = newSandbox(boxConfig{Mode: s.Mode, Network: s.Network, Workspace: dir, ExtraRoots: a.cfg.Roots, Writable: s.Writable,
-		HostPorts: s.HostPorts, ReadOnly: s.ReadOnly, PassEnv: s.Env, Hide: own, Filter: a.red.Filter})
+		HostPorts: s.HostPorts, ReadOnly: s.ReadOnly, PassEnv: s.Env, Debuggers: s.Debuggers, Hide: own, Filter: a.red.Filter})
 	if err != nil {
 		return err
 	}
