@@ -112,11 +112,11 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 	}
 	rec := c.record(decisionRecord{
 		Tool: c.call.Function.Name, Args: s.recordedArgs(c.call.Function.Arguments), Digest: c.digest,
-		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().List(),
+		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().with(labelsIn(c.reads)).List(),
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
 		Grant: strings.Join(c.d.Grants, " "), Targets: targets, Egress: e, Purpose: s.redact(firstChars(c.t.Text, 200)),
 	})
-	sync := v == Allow && c.j.Risk != tools.Safe && c.d.Grants == nil // see byGrant
+	sync := v == Allow && c.by == "owner" && c.j.Risk != tools.Safe // see decide for the others
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)
 }
 

@@ -30,7 +30,8 @@ type Sentinel struct {
 	timeout   time.Duration // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
-	keep      func(call, path string, prev, next []byte) error
+	keep      func(call, path string, prev, next []byte, set ...chatLabel) error
+	labels    *labelStore // of files; nil for none
 	redact    func(string) string
 	now       func() time.Time
 	debug     func(format string, args ...any) // exact errors, for the owner
@@ -60,6 +61,7 @@ type callState struct {
 	args    tools.Args
 	plan    tools.Plan
 	j       tools.Judgement
+	reads   []chatLabel // of the files that it reads
 	d       Decision
 	by      string
 	started time.Time
@@ -100,10 +102,11 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 	if err := s.recordDecision(ctx, c, Allow); err != nil {
 		return s.logFailed(c, err)
 	}
-	if err := s.label(ctx, t, c.labels()...); err != nil {
+	after, err := s.follow(ctx, c)
+	if err != nil {
 		return s.finish(ctx, c, tools.Output{Err: "the labels of the chat could not be kept, so the call was not run"}, err)
 	}
-	return s.finish(ctx, c, s.run(ctx, c), nil)
+	return s.finish(ctx, c, after(s.run(ctx, c)), nil)
 }
 
 // key is equal for identical calls.
@@ -153,6 +156,10 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 	if c.j.Refuse != "" {
 		return c.j.Refuse, stepGuard
 	}
+	var err error
+	if c.reads, err = s.fileLabels(c); err != nil {
+		return "the labels of files cannot be known: " + err.Error(), stepGuard
+	}
 	return "", ""
 }
 
@@ -163,21 +170,31 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if ctx.Err() != nil {
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
-		in := s.input(ctx, c)
-		c.before = in.Labels
-		c.d = s.policy.Decide(in)
+		var in Input
+		// Nobody revokes a grant between this look at it and the record of what
+		// it lets through.
+		look := func(held []Grant) error {
+			in = s.input(c, held)
+			c.before = in.Labels
+			if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
+				return nil
+			}
+			c.by = c.d.By
+			return s.recordDecision(ctx, c, Allow)
+		}
+		err := s.approvals.While(ctx, c.t.ID, look)
+		if err != nil && !c.decided { // no grant holds
+			err = look(nil)
+		}
+		if c.decided && err == nil && c.j.Risk != tools.Safe {
+			err = s.log.Append(context.WithoutCancel(ctx), true) // on disk before the act
+		}
+		if err != nil {
+			return s.decline(ctx, c, Answer{}, err), true
+		}
 		switch c.d.Verdict {
 		case Allow:
-			c.by = c.d.By
-			if c.d.Grants == nil {
-				return Result{}, false
-			}
-			switch err := s.byGrant(ctx, c, in); {
-			case err == nil:
-				return Result{}, false
-			case c.decided || ctx.Err() == nil && !errors.Is(err, errNoGrant):
-				return s.decline(ctx, c, Answer{}, err), true
-			}
+			return Result{}, false
 		case Ask:
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
@@ -190,7 +207,7 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if why, step := s.judge(c); why != "" {
 			return s.refuse(ctx, c, step, why), true
 		}
-		now := s.input(ctx, c)
+		now := s.input(c, s.approvals.Held(ctx, c.t.ID))
 		d := s.policy.Decide(now)
 		if d.Verdict == Deny {
 			c.d = d
@@ -212,29 +229,13 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
 }
 
-// byGrant records that a grant lets the call through, if it still does. The
-// record is in its place before a revocation can be, and then synced.
-func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
-	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
-		in.Grants = held
-		if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
-			return errNoGrant
-		}
-		return s.recordDecision(ctx, c, Allow)
-	})
-	if err == nil {
-		err = s.log.Append(context.WithoutCancel(ctx), true)
-	}
-	return err
-}
-
 // input is what the policy decides about: the call as it is now.
-func (s *Sentinel) input(ctx context.Context, c *callState) Input {
+func (s *Sentinel) input(c *callState, held []Grant) Input {
 	t := c.t
 	return Input{
-		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels(),
+		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels().with(labelsIn(c.reads)),
 		Channel: t.Caller.Channel, Workspace: s.host.Workspace,
-		Mode: s.mode(), Grants: s.approvals.Held(ctx, t.ID),
+		Mode: s.mode(), Grants: held,
 		URLSeen: c.hop || c.j.URL != "" && t.seen(c.args.String("url"), c.j.URL),
 	}
 }
@@ -246,7 +247,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
-		Labels: labelLines(c.t.Chat.Sources), Change: s.change(c), Redact: s.redact})
+		Labels: labelLines(append(slices.Clip(c.t.Chat.Sources), c.reads...)), Change: s.change(c), Redact: s.redact})
 	c.asked++
 	id := c.id
 	if c.asked > 1 { // what is asked is not what was asked before
@@ -400,7 +401,13 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 	}()
 	c.started, c.running = s.now(), true
 	host, ask := s.host, c.t.Caller.AskText
-	host.Keep = func(path string, prev, next []byte) error { return s.keep(c.id, path, prev, next) }
+	host.Keep = func(path string, prev, next []byte) error {
+		set, err := s.labels.of(path, c.id)
+		if err != nil {
+			return err
+		}
+		return s.keep(c.id, path, prev, next, set...)
+	}
 	host.Ask = func(ctx context.Context, q string) (string, error) {
 		if ask == nil {
 			return "", errors.New("nobody can be asked: there is no terminal")
@@ -409,6 +416,10 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 	}
 	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
+	if c.tool.Name == "files" { // a search reads what a call of its own might not
+		in := s.input(c, nil)
+		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
+	}
 	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
 }
 
@@ -431,7 +442,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		}
 		// An answer about one address is not one about another. A redirect is
 		// the server's word, not the model's, so it is not made up.
-		h.d = s.policy.Decide(s.input(ctx, h))
+		h.d = s.policy.Decide(s.input(h, s.approvals.Held(ctx, h.t.ID)))
 		verdict, by = h.d.Verdict, h.d.By
 		switch verdict {
 		case Allow:
