@@ -250,7 +250,8 @@ func FuzzVault(f *testing.F) {
 			sum := sha256.Sum256(b)
 			b = append(b, sum[:]...)
 			check, _ := vaultKeys(testMaster, testSalt)
-			b = append(b, vaultMAC(check, b)...)
+			check.Write(b)
+			b = check.Sum(b)
 			b = append(b, lines[2]...)
 		}
 		h, list, err := unsealVault(b, func(h vaultHeader) ([]byte, error) {
@@ -259,13 +260,13 @@ func FuzzVault(f *testing.F) {
 			}
 			return testMaster, nil
 		})
-		bad := vaultError("")
+		bad := []error{errVaultHead, errVaultNewer, errVaultKey, errVaultBody}
 		switch {
 		case err == nil:
 			if _, again, err := unsealVault(sealed(t, h, testMaster, list...), giveMaster); err != nil || !slices.EqualFunc(list, again, sameEntry) {
 				t.Errorf("%v", err)
 			}
-		case !errors.As(err, &bad) || list != nil:
+		case !slices.Contains(bad, err) || list != nil:
 			t.Errorf("%v", err)
 		}
 	})
@@ -496,8 +497,9 @@ func TestVaultKeyOfTheEnvironmentMakesNoFile(t *testing.T) {
 		t.Errorf("there is a key file: %v", err)
 	}
 	wantSecret(t, mustOpen(t, o), "A", "value of A")
-	list, _ := mustOpen(t, o).Values()
-	red := newRedactor(list)
+	red := newRedactor(nil)
+	o.Changed = red.Update
+	mustOpen(t, o)
 	for _, form := range []string{o.Key, hex.EncodeToString(testMaster), strings.ToUpper(hex.EncodeToString(testMaster)),
 		base64.RawURLEncoding.EncodeToString(testMaster), url64(o.Key)} {
 		if got := red.String("<" + form + ">"); strings.Contains(got, form[2:20]) || !strings.Contains(got, "[redacted: vault key]") {
@@ -599,10 +601,11 @@ func TestVaultPassphrase(t *testing.T) {
 	if v.header.Memory != header.Memory || bytes.Equal(v.header.Salt, testSalt) {
 		t.Errorf("the header became %+v", v.header)
 	}
-	list, err := v.Values()
-	red := newRedactor(list)
-	if got := red.String("correct horse, value of C"); err != nil || got != "[redacted: vault passphrase], {{vault:C}}" {
-		t.Errorf("%q %v", got, err)
+	red := newRedactor(nil)
+	w.opt.Changed = red.Update
+	mustSet(t, w, "C", "value of C")
+	if got := red.String("correct horse, value of C"); got != "[redacted: vault passphrase], {{vault:C}}" {
+		t.Errorf("%q", got)
 	}
 	if _, err := os.Stat(o.Config); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("there is a key file: %v", err)
@@ -612,12 +615,16 @@ func TestVaultPassphrase(t *testing.T) {
 func TestVaultMadeWithPassphrase(t *testing.T) {
 	o := testVault(t)
 	v := mustOpen(t, o)
-	v.opt.New = "correct horse"
+	if err := v.Unlock("correct horse"); err != nil {
+		t.Fatal(err)
+	}
 	mustSet(t, v, "A", "value of A")
 	if h := v.header; h.KDF != "argon2id" || h.Time != 3 || h.Memory != 64<<10 || h.Threads != 4 {
 		t.Errorf("%+v", h)
 	}
-	v.opt.New = "another"
+	if err := v.Unlock("another"); err != errVaultKey {
+		t.Errorf("with another: %v", err)
+	}
 	if err := v.Set(t.Context(), vaultEntry{Name: "A", Value: "another value"}); err == nil {
 		t.Error("the passphrase was changed in passing")
 	}
@@ -904,7 +911,9 @@ func TestVaultSurvivesKill(t *testing.T) {
 func BenchmarkVaultUnlock(b *testing.B) {
 	o := testVault(b)
 	v := mustOpen(b, o)
-	v.opt.New = "correct horse"
+	if err := v.Unlock("correct horse"); err != nil {
+		b.Fatal(err)
+	}
 	mustSet(b, v, "A", "value of A")
 	var bare, unlock time.Duration
 	for b.Loop() {
