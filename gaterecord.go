@@ -57,25 +57,32 @@ func (s *Sentinel) announce(c *callState) {
 	c.t.Emit(Event{Type: "call", ID: c.id, Tool: c.call.Function.Name, Summary: s.redact(summary), Risk: c.j.Risk.String()})
 }
 
+// whyNot tells who ended a question that did not allow, and why.
+func whyNot(a Answer, err error) (by, why string) {
+	switch {
+	case err != nil:
+		return "expired", err.Error()
+	case a.Expired:
+		return "expired", "it was not answered: " + a.Reason
+	case a.Reason != "":
+		return "owner", "the owner declined it: " + a.Reason
+	}
+	return "owner", "the owner declined it"
+}
+
 // decline ends a call that was asked about and not allowed.
 func (s *Sentinel) decline(ctx context.Context, c *callState, a Answer, err error) Result {
 	c.t.declined[c.key()] = true
-	c.d.Verdict, c.by = Deny, "owner"
-	why := "the owner declined it"
-	switch {
-	case err != nil && errors.Is(err, errAudit):
+	c.d.Verdict = Deny
+	if errors.Is(err, errAudit) {
 		c.by, c.d.Reasons = "guard", append(c.d.Reasons, err.Error())
 		if logErr := s.recordDecision(ctx, c, Deny); logErr != nil {
 			err = logErr
 		}
 		return s.logFailed(c, err)
-	case err != nil:
-		c.by, why = "expired", err.Error()
-	case a.Expired:
-		c.by, why = "expired", "it was not answered: "+a.Reason
-	case a.Reason != "":
-		why += ": " + a.Reason
 	}
+	by, why := whyNot(a, err)
+	c.by = by
 	c.d.Reasons = append(c.d.Reasons, why)
 	c.t.Emit(Event{Type: "result", ID: c.id, OK: new(bool), Verdict: "deny", Error: s.redact(why)})
 	if err := s.recordDecision(ctx, c, Deny); err != nil {

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -486,6 +487,34 @@ func TestVaultKeys(t *testing.T) {
 				t.Errorf("a key was made anew: %v", err)
 			}
 		})
+	}
+}
+
+// A key file can be of several vaults: none that is there is replaced.
+func TestVaultKeyIsNeverReplaced(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config")
+	var wg sync.WaitGroup
+	list := make([]vaultOptions, 4)
+	for i := range list {
+		o := testVault(t)
+		o.Config = config
+		list[i] = o
+		wg.Go(func() {
+			v, err := openVault(o)
+			if err == nil {
+				err = errors.Join(v.makeKey(), v.Set(context.Background(), vaultEntry{Name: "A", Value: "value of A"}), v.Close())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, o := range list {
+		wantSecret(t, mustOpen(t, o), "A", "value of A")
+	}
+	if left, err := os.ReadDir(config); err != nil || len(left) != 1 {
+		t.Errorf("%v %v", left, err)
 	}
 }
 
