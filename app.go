@@ -235,7 +235,7 @@ func (p *program) open(ctx context.Context, f taskFlags) (a *app, err error) {
 	if err := a.unlock(ctx); err != nil {
 		return nil, fmt.Errorf("no tool runs: %w (picket doctor tells what mends it)", err)
 	}
-	if err := a.vault.Settle(ctx); err != nil {
+	if err := a.log.knowVault(ctx, a.vault.header.Generation); err != nil { // a crash can have left the state behind
 		return nil, err
 	}
 	if err := a.chooseModel(ctx); err != nil {

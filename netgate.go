@@ -134,14 +134,22 @@ func (g *netGate) admit(ctx context.Context, d tools.Dest) (by, why string) {
 
 // input is the connection as a call of its own.
 func (g *netGate) input(ctx context.Context, d tools.Dest) (Input, *callState) {
-	n := &callState{id: g.c.id, t: g.c.t, tool: g.c.tool, j: g.c.judgeHost(d)}
+	c := g.c
+	n := &callState{id: c.id, t: c.t, tool: c.tool, j: tools.Judgement{
+		Summary: fmt.Sprintf("connect to %s, port %d, for %s", hostShown(d.Host), d.Port, c.j.Summary),
+		Risk:    tools.Sensitive,
+		Why:     []string{"the call as it was decided on did not name this host"},
+		Targets: []tools.Target{{Key: "net:" + d.Host, Widest: tools.Always}}, Widest: tools.Always,
+		Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: []string{d.Host}},
+		URL:    d.URL, Sends: d.Sends, RequestBytes: d.Bytes, Network: true, Proxied: true, Boxed: true, ReadsUntrusted: true,
+	}}
 	n.tool.Risk = tools.Moderate // of a connection; that of the program was weighed before
 	n.args.Values = map[string]any{"host": d.Host, "method": d.Method}
 	if g.s.policy.listed(d.Host) && (d.Method == "CONNECT" || !d.Sends) {
 		n.j.Risk = tools.Moderate
 	}
 	in := g.s.input(n, g.s.approvals.Held(ctx, n.t.ID))
-	in.Labels = g.c.before
+	in.Labels = c.before
 	switch {
 	case d.URL != "":
 		n.args.Values["url"] = d.URL
@@ -167,17 +175,4 @@ func (g *netGate) ask(ctx context.Context, n *callState, in Input) (by, why stri
 	}
 	g.declined++
 	return whyNot(a, err)
-}
-
-// judgeHost is what it means that the call connects to a host.
-func (c *callState) judgeHost(d tools.Dest) tools.Judgement {
-	return tools.Judgement{
-		Summary: fmt.Sprintf("connect to %s, port %d, for %s", hostShown(d.Host), d.Port, c.j.Summary),
-		Risk:    tools.Sensitive,
-		Why:     []string{"the call as it was decided on did not name this host"},
-		Targets: []tools.Target{{Key: "net:" + d.Host, Widest: tools.Always}}, Widest: tools.Always,
-		Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: []string{d.Host}},
-		URL:    d.URL,
-		Sends:  d.Sends, RequestBytes: d.Bytes, Network: true, Proxied: true, Boxed: true, ReadsUntrusted: true,
-	}
 }

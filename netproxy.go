@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,9 +83,9 @@ func newNetProxy(ctx context.Context, connect func(context.Context, tools.Dest) 
 		DisableGeneralOptionsHandler: true, ErrorLog: quiet, BaseContext: func(net.Listener) context.Context { return p.ctx }}
 	p.forward = &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: quiet, ErrorHandler: p.failed,
 		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.RawQuery = r.In.URL.RawQuery }, // as it was decided on
-		Transport: &http.Transport{DisableCompression: true, MaxResponseHeaderBytes: 256 << 10, MaxIdleConns: 32,
+		Transport: &http.Transport{DisableCompression: true, MaxResponseHeaderBytes: 256 << 10, MaxIdleConnsPerHost: -1, // none stays open
 			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-				return p.dialUse(ctx, addr, ctx.Value(destKey{}).(tools.Dest))
+				return p.dialUse(addr, ctx.Value(destKey{}).(tools.Dest))
 			}},
 		ModifyResponse: func(res *http.Response) error {
 			if res.StatusCode == http.StatusSwitchingProtocols {
@@ -111,7 +112,7 @@ func (p *netProxy) serve(listeners []net.Listener, ports []int) {
 	}
 }
 
-// enter admits a request, for which close then waits.
+// enter admits a part of the work, for which close then waits; the caller ends it.
 func (p *netProxy) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,10 +133,7 @@ func (p *netProxy) close() (uses []tools.NetUse) {
 	p.end()
 	p.mu.Unlock()
 	p.server.Close()
-	p.running.Wait()
-	p.forward.Transport.(*http.Transport).CloseIdleConnections()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.running.Wait() // then nobody adds to the account
 	for _, u := range p.used {
 		u.Out, u.In = u.out.Load(), u.in.Load()
 		uses = append(uses, u.NetUse)
@@ -189,25 +187,26 @@ func (p *netProxy) decide(d tools.Dest) error {
 func (p *netProxy) use(d tools.Dest, refused string) *netUse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	refusals := 0
 	for _, u := range p.used {
 		if u.Host == d.Host && u.Port == d.Port && u.Refused == refused {
 			return u
 		}
-		if u.Refused != "" {
-			refusals++
-		}
 	}
 	u := &netUse{NetUse: tools.NetUse{Dest: d, Refused: refused}}
-	if refused == "" || refusals < netHosts {
+	if refused == "" || len(p.used) < netHosts {
 		p.used = append(p.used, u)
 	}
 	return u
 }
 
-// dialUse connects to what was decided on, and counts.
-func (p *netProxy) dialUse(ctx context.Context, addr string, d tools.Dest) (net.Conn, error) {
-	conn, err := p.dial(ctx, "tcp", addr)
+// dialUse connects to what was decided on, and counts. The transport does not wait
+// for it; close does.
+func (p *netProxy) dialUse(addr string, d tools.Dest) (net.Conn, error) {
+	if !p.enter() {
+		return nil, p.ctx.Err()
+	}
+	defer p.running.Done()
+	conn, err := p.dial(p.ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -306,12 +305,12 @@ func (p *netProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.tunnel(w, r, u, d)
 		return
 	}
-	out, err := http.NewRequest(r.Method, u.String(), nil)
-	if err != nil || out.URL.String() != u.String() || out.URL.Host != u.HostKey() {
+	out, err := url.Parse(u.String())
+	if err != nil || out.String() != u.String() || out.Host != u.HostKey() {
 		p.refuse(w, http.StatusBadRequest, "the URL is read in two ways")
 		return
 	}
-	r.URL, r.Host, r.RequestURI = out.URL, "", ""
+	r.URL, r.Host, r.RequestURI = out, "", ""
 	for _, name := range []string{"Upgrade", "Expect", "Proxy-Authorization"} {
 		r.Header.Del(name)
 	}
@@ -321,7 +320,7 @@ func (p *netProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // tunnel connects a CONNECT request with its host, once the client has said in
 // TLS that this is whom it means.
 func (p *netProxy) tunnel(w http.ResponseWriter, r *http.Request, u tools.URL, d tools.Dest) {
-	server, err := p.dialUse(r.Context(), net.JoinHostPort(u.Host, fmt.Sprint(u.Port)), d)
+	server, err := p.dialUse(net.JoinHostPort(u.Host, fmt.Sprint(u.Port)), d)
 	if err != nil {
 		p.failed(w, r, err)
 		return

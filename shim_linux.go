@@ -95,25 +95,24 @@ func passListeners(fd int, ports []int) error {
 // openProxy makes the command of a call start by the shim, and returns the
 // proxy that answers it and the place of the shim. The descriptor goes to
 // bubblewrap after the others.
-func (s *sandbox) openProxy(ctx *clock, h *holder, c *tools.Command) (*netProxy, mount, error) {
-	self, err := ownFile()
-	if err != nil {
-		return nil, mount{}, err
+func (s *sandbox) openProxy(ctx *clock, h *holder, c *tools.Command) (p *netProxy, m mount, err error) {
+	m = mount{dst: boxShim, kind: mountRO}
+	if m.src, err = ownFile(); err != nil {
+		return nil, m, err
 	}
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, mount{}, err
+		return nil, m, err
 	}
 	ours := os.NewFile(uintptr(pair[0]), "listeners")
 	defer ours.Close()
-	fd := h.give(os.NewFile(uintptr(pair[1]), "listeners"))
+	fd, ports := h.give(os.NewFile(uintptr(pair[1]), "listeners")), s.netPorts()
 	conn, err := net.FileConn(ours)
 	if err != nil {
-		return nil, mount{}, err
+		return nil, m, err
 	}
-	ports := s.netPorts()
 	c.Argv = slices.Concat([]string{boxShim, shimArg(fd, ports)}, c.Argv)
-	p := newNetProxy(ctx, c.Connect, s.dial, ctx.hold)
+	p = newNetProxy(ctx, c.Connect, s.dial, ctx.hold)
 	context.AfterFunc(p.ctx, func() { conn.Close() })
 	p.running.Go(func() {
 		if listeners, err := takeListeners(conn.(*net.UnixConn), len(ports)); err == nil {
@@ -121,24 +120,17 @@ func (s *sandbox) openProxy(ctx *clock, h *holder, c *tools.Command) (*netProxy,
 		}
 		conn.Close()
 	})
-	return p, mount{boxShim, self, mountRO}, nil
+	return p, m, nil
 }
 
 // ownFile is where picket's own binary lies, which can have been replaced or
-// removed since picket was started.
+// removed since picket was started; proc_pid_exe(5).
 func ownFile() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
+	path, err := os.Readlink("/proc/self/exe")
+	if path, gone := strings.CutSuffix(path, " (deleted)"); gone {
+		err = fmt.Errorf("picket's program file %q was replaced or removed: start picket again", path)
 	}
-	running, err := os.Stat("/proc/self/exe")
-	if err != nil {
-		return "", err
-	}
-	if now, err := os.Stat(path); err != nil || !os.SameFile(running, now) {
-		return "", fmt.Errorf("picket's program file %q was replaced or removed: start picket again", path)
-	}
-	return path, nil
+	return path, err
 }
 
 // takeListeners waits for the shim and lets it go on. What comes is taken for no

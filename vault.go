@@ -11,12 +11,12 @@ package main
 //
 // The entries are JSON, padded with blanks so that neither names nor their number
 // show. Both keys come by HKDF-SHA256 (RFC 5869) from a master key and the salt,
-// which is new with each write. The master key is 32 random bytes
-// (PICKET_VAULT_KEY or the key file), or Argon2id (RFC 9106) of a passphrase.
+// which is new with each write. The master key is 32 random bytes, or Argon2id
+// (RFC 9106) of a passphrase.
 //
 // A change is recorded, then made under vault.lock by replacing the file, and then
 // audit.state learns its generation. So the file is never behind the state, unless
-// somebody put an older one back; readers, who take no lock, read the state first.
+// an older one was put back; readers, who take no lock, read the state first.
 
 import (
 	"bytes"
@@ -132,14 +132,12 @@ func vaultKeys(master, salt []byte) (check hash.Hash, aead cipher.AEAD) {
 // sealVault makes a file.
 func sealVault(h vaultHeader, master []byte, list []vaultEntry) ([]byte, error) {
 	line, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return nil, err
-	}
-	if text = append(text, bytes.Repeat([]byte(" "), vaultPad-len(text)%vaultPad)...); len(text) > maxVault-vaultPad {
+	text, err2 := json.Marshal(list)
+	text = append(text, bytes.Repeat([]byte(" "), vaultPad-len(text)%vaultPad)...)
+	switch {
+	case err != nil || err2 != nil:
+		return nil, errors.Join(err, err2)
+	case len(text) > maxVault-vaultPad:
 		return nil, fmt.Errorf("the vault is full: it holds at most %d bytes", maxVault-vaultPad)
 	}
 	check, aead := vaultKeys(master, h.Salt)
@@ -165,18 +163,16 @@ func unsealVault(b []byte, master func(vaultHeader) ([]byte, error)) (h vaultHea
 	checked := end + sha256.Size
 	nonce := checked + sha256.Size
 	body := nonce + chacha20poly1305.NonceSizeX
-	if sum := sha256.Sum256(b[:end]); len(b) < checked || !bytes.Equal(sum[:], b[end:checked]) {
-		return h, nil, errVaultHead
-	}
-	if string(lines[0]) != vaultMagic && bytes.HasPrefix(lines[0], []byte("picket-vault/")) {
-		return h, nil, errVaultNewer
-	}
 	json.Unmarshal(lines[1], &h) // what is no header has another form again
-	again, err := json.Marshal(h)
-	if err != nil || string(lines[0]) != vaultMagic || !bytes.Equal(again, lines[1]) || !h.valid() {
+	again, _ := json.Marshal(h)
+	switch sum := sha256.Sum256(b[:end]); {
+	case len(b) < checked || !bytes.Equal(sum[:], b[end:checked]):
 		return h, nil, errVaultHead
-	}
-	if len(b) < body {
+	case string(lines[0]) != vaultMagic && bytes.HasPrefix(lines[0], []byte("picket-vault/")):
+		return h, nil, errVaultNewer
+	case string(lines[0]) != vaultMagic || !bytes.Equal(again, lines[1]) || !h.valid():
+		return h, nil, errVaultHead
+	case len(b) < body:
 		return h, nil, errVaultBody
 	}
 	key, err := master(h)
@@ -250,6 +246,7 @@ func (v *vault) Unlock(phrase string) error {
 	return err
 }
 
+// refresh reads the file again if need be; its caller holds the mutex.
 func (v *vault) refresh() error {
 	id, _, err := statName(v.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -263,8 +260,14 @@ func (v *vault) refresh() error {
 	if err := v.read(); err != nil {
 		return err
 	}
-	if v.known = true; v.opt.Changed != nil {
-		v.opt.Changed(v.values())
+	v.known = true
+	list := []secretValue{{Value: v.phrase, Mark: "vault passphrase"}, {Value: string(v.master), Mark: "vault key"},
+		{Value: base64.StdEncoding.EncodeToString(v.master), Mark: "vault key"}}
+	for _, e := range v.entries {
+		list = append(list, secretValue{Name: e.Name, Value: e.Value})
+	}
+	if v.opt.Changed != nil {
+		v.opt.Changed(list)
 	}
 	return nil
 }
@@ -342,11 +345,9 @@ func (v *vault) readKey() ([]byte, error) {
 func (v *vault) makeKey() error {
 	key := make([]byte, 32)
 	rand.Read(key)
-	if err := ensureDir(v.opt.Config); err != nil {
-		return err
-	}
 	path := v.keyFile() + "." + rand.Text()
-	if err := writeNew(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n")); err != nil {
+	text := base64.StdEncoding.EncodeToString(key) + "\n"
+	if err := errors.Join(ensureDir(v.opt.Config), writeNew(path, []byte(text))); err != nil {
 		return err
 	}
 	defer os.Remove(path)
@@ -378,25 +379,6 @@ func (v *vault) Lookup(name string) (vaultEntry, bool, error) {
 		return list[i], true, nil
 	}
 	return vaultEntry{}, false, err
-}
-
-// List returns the entries without their values.
-func (v *vault) List() ([]vaultEntry, error) {
-	list, err := v.current()
-	list = slices.Clone(list)
-	for i := range list {
-		list[i].Value = ""
-	}
-	return list, err
-}
-
-// values are all that must not be shown: the secrets and what opens the vault.
-func (v *vault) values() (list []secretValue) {
-	for _, e := range v.entries {
-		list = append(list, secretValue{Name: e.Name, Value: e.Value})
-	}
-	return append(list, secretValue{Value: v.phrase, Mark: "vault passphrase"}, secretValue{Value: string(v.master), Mark: "vault key"},
-		secretValue{Value: base64.StdEncoding.EncodeToString(v.master), Mark: "vault key"})
 }
 
 // Set adds an entry or replaces that of the same name. Of a replaced one Created
@@ -472,10 +454,10 @@ func (v *vault) change(ctx context.Context, op string, e vaultEntry) error {
 	if err == nil {
 		err = writeFileAtomic(v.path, b)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = v.opt.Log.knowVault(context.WithoutCancel(ctx), h.Generation)
 	}
-	return errors.Join(v.opt.Log.knowVault(context.WithoutCancel(ctx), h.Generation), v.refresh())
+	return errors.Join(err, v.refresh())
 }
 
 // nextHeader returns the header for the next write. The first one of all says how
@@ -499,21 +481,11 @@ func (v *vault) nextHeader() (vaultHeader, error) {
 	return h, err
 }
 
-// Settle makes the state know of the file, which a crash can have left behind it.
-func (v *vault) Settle(ctx context.Context) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if err := v.refresh(); err != nil || v.header.KDF == "" {
-		return err
-	}
-	return v.opt.Log.knowVault(ctx, v.header.Generation)
-}
-
 // Close lets go of the file.
 func (v *vault) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.known = false
 	v.f.Close()
-	v.f, v.known = nil, false
 	return nil
 }

@@ -138,7 +138,7 @@ func (p *program) vaultList(ctx context.Context) error {
 	if err := a.unlock(ctx); err != nil {
 		return err
 	}
-	list, err := a.vault.List()
+	list, err := a.vault.current()
 	var b strings.Builder
 	for _, e := range list {
 		fmt.Fprintf(&b, "%-24s  %s  %s  %s\n", e.Name, e.Created.Local().Format(time.DateOnly), e.Changed.Local().Format(time.DateTime),
@@ -174,29 +174,21 @@ func (a *app) askHidden(ctx context.Context, prompt string) (string, error) {
 
 // checkVault is a line of doctor.
 func (a *app) checkVault(ctx context.Context, add func(name string, err error, line, fix string)) {
+	const anew = "put the newest copy of vault.enc back, or remove the file and set the secrets again"
 	err := a.unlock(ctx)
 	kdf := a.vault.header.KDF
-	if err != nil {
-		const anew = "put the newest copy of vault.enc back, or remove the file and set the secrets again"
-		fix := anew
-		switch {
-		case errors.Is(err, errVaultLocked):
-			fix = "run it on a terminal"
-		case kdf == "argon2id" && errors.Is(err, errVaultKey):
-			fix = "type the passphrase again"
-		case errors.Is(err, errVaultKey), errors.Is(err, fs.ErrNotExist):
-			fix = "put the right key back, in PICKET_VAULT_KEY or as vault.key beside the settings; without it, remove vault.enc and set the secrets again"
-		case errors.Is(err, errVaultNewer):
-			fix = "install that picket, or " + anew
-		case !errors.Is(err, errVaultHead) && !errors.Is(err, errVaultBody) && !errors.Is(err, errVaultOlder):
-			fix = "" // it says so itself
-		}
-		add("vault", err, "", fix)
-		return
-	}
-	if kdf == "" {
-		add("vault", nil, a.vault.path+" (none yet)", "")
-		return
+	fix := ""
+	switch {
+	case errors.Is(err, errVaultHead), errors.Is(err, errVaultBody), errors.Is(err, errVaultOlder):
+		fix = anew
+	case errors.Is(err, errVaultNewer):
+		fix = "install that picket, or " + anew
+	case errors.Is(err, errVaultLocked):
+		fix = "run it on a terminal"
+	case errors.Is(err, errVaultKey) && kdf == "argon2id":
+		fix = "type the passphrase again"
+	case errors.Is(err, errVaultKey), errors.Is(err, fs.ErrNotExist):
+		fix = "put the right key back, in PICKET_VAULT_KEY or as vault.key beside the settings; without it, remove vault.enc and set the secrets again"
 	}
 	list, _ := a.vault.current()
 	for _, e := range list {
@@ -204,6 +196,9 @@ func (a *app) checkVault(ctx context.Context, add func(name string, err error, l
 			add("vault", nil, e.Name+" is too short to be kept out of texts but where it stands alone as a word", "")
 		}
 	}
-	add("vault", nil, fmt.Sprintf("%s: secrets: %d, opened by %s", a.vault.path, len(list),
-		map[string]string{"key": "a key", "argon2id": "a passphrase"}[kdf]), "")
+	line := a.vault.path + " (none yet)"
+	if kdf != "" {
+		line = fmt.Sprintf("%s: secrets: %d, opened by %s", a.vault.path, len(list), map[string]string{"key": "a key", "argon2id": "a passphrase"}[kdf])
+	}
+	add("vault", err, line, fix)
 }
