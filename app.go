@@ -56,6 +56,7 @@ type app struct {
 	folders   folders
 	cfg       *config
 	red       *redactor
+	vault     *vault
 	workspace string
 	run       string // id of this process
 
@@ -106,6 +107,17 @@ func (p *program) settings(f taskFlags) (*app, error) {
 	}
 	a.red = newRedactor(secrets)
 	p.redact = a.red.String
+	// What the vault held before stays known: it may be in a text on its way.
+	a.vault, _ = openVault(vaultOptions{Data: a.folders.Data, Config: a.folders.Config, Key: a.cfg.VaultKey.Reveal(),
+		Changed: func(list []secretValue) {
+			for _, s := range list {
+				if !slices.Contains(secrets, s) {
+					secrets = append(secrets, s)
+				}
+			}
+			a.red.Update(secrets)
+		}}) // who needs it open finds out again
+	a.red.fresh = func() { a.vault.Refresh() }
 	if a.policy, err = compilePolicy(a.cfg.Sentinel, namesOf(a.tools)); err != nil {
 		if k := (*keyError)(nil); errors.As(err, &k) {
 			err = a.cfg.fault(k.Key, "%v", k.Err)
@@ -177,6 +189,8 @@ func (a *app) data(ctx context.Context) error {
 		return err
 	}
 	a.closers = append(a.closers, a.log.Close)
+	a.vault.opt.Log, a.vault.opt.Run = a.log, a.run
+	a.closers = append(a.closers, a.vault.Close)
 	if a.approvals, err = openApprovals(ctx, a.folders.Data, a.log, a.run); err != nil {
 		return err
 	}
@@ -210,6 +224,12 @@ func (p *program) open(ctx context.Context, f taskFlags) (a *app, err error) {
 	if err := a.data(ctx); err != nil {
 		return nil, err
 	}
+	if err := a.unlock(ctx); err != nil {
+		return nil, fmt.Errorf("no tool runs: %w (picket doctor tells what mends it)", err)
+	}
+	if err := a.vault.Settle(ctx); err != nil {
+		return nil, err
+	}
 	if err := a.chooseModel(ctx); err != nil {
 		return nil, err
 	}
@@ -230,30 +250,50 @@ func (p *program) open(ctx context.Context, f taskFlags) (a *app, err error) {
 
 func (a *app) chooseModel(ctx context.Context) error {
 	m := a.cfg.Model
-	for name, s := range m.Headers {
-		if s.Placeholder() {
-			return a.cfg.fault("model.headers."+name, "this version has no vault: write the value itself")
-		}
-	}
-	if m.APIKey.Placeholder() {
-		return a.cfg.fault("model.api_key", "this version has no vault: write the key itself, or set PICKET_API_KEY")
+	key, err := a.setting("model.api_key", m.APIKey)
+	if err != nil {
+		return err
 	}
 	headers := map[string]string{}
 	for k, v := range m.Headers {
-		headers[k] = v.Reveal()
+		if headers[k], err = a.setting("model.headers."+k, v); err != nil {
+			return err
+		}
 	}
-	set := modelSettings{BaseURL: m.BaseURL, Name: m.Name, APIKey: m.APIKey.Reveal(), Headers: headers, ContextTokens: m.ContextTokens,
+	set := modelSettings{BaseURL: m.BaseURL, Name: m.Name, APIKey: key, Headers: headers, ContextTokens: m.ContextTokens,
 		MaxTokens: m.MaxTokens, Temperature: m.Temperature, Timeout: m.Timeout, Retries: m.Retries, Redact: a.red.String}
 	from := a.cfg.origin["model.name"]
 	if from == fromDefault {
 		from = a.cfg.origin["model.base_url"]
 	}
-	var err error
 	if a.choice, err = chooseModel(ctx, set, from, os.Getenv); err != nil {
 		return err
 	}
 	a.model, err = newModel(a.choice.Settings)
 	return err
+}
+
+// setting returns the value of a setting that is sent in a header, with secrets of
+// the vault in the place of their names.
+func (a *app) setting(key string, s Secret) (string, error) {
+	var fault error
+	if placeholder.MatchString(placeholderForm().ReplaceAllString(s.Reveal(), "")) {
+		fault = a.cfg.fault(key, "names a secret as {{vault:NAME}}, but not in that form")
+	}
+	out := placeholderForm().ReplaceAllStringFunc(s.Reveal(), func(p string) string {
+		name := placeholderForm().FindStringSubmatch(p)[1]
+		e, ok, err := a.vault.Lookup(name)
+		switch {
+		case err != nil:
+			fault = a.cfg.fault(key, "%v", err)
+		case !ok:
+			fault = a.cfg.fault(key, "there is no secret %q in the vault: picket vault set %s", name, name)
+		case headerValue(e.Value) != nil:
+			fault = a.cfg.fault(key, "the secret %q %v", name, headerValue(e.Value))
+		}
+		return e.Value
+	})
+	return out, fault
 }
 
 // join makes the gate, the agent and the handler.
@@ -265,7 +305,7 @@ func (a *app) join() {
 	undo := filepath.Join(a.folders.Data, "undo")
 	a.gate = &Sentinel{
 		tools: byName, policy: a.policy, mode: a.mode, approvals: a.approvals, log: a.log, resolver: a.resolver,
-		timeout: a.cfg.Approvals.Timeout, notify: a.notify, redact: a.red.String, now: time.Now, debug: a.debugf,
+		ready: a.vault.Refresh, timeout: a.cfg.Approvals.Timeout, notify: a.notify, redact: a.red.String, now: time.Now, debug: a.debugf,
 		host: tools.Host{Workspace: a.workspace, ExtraRoots: a.resolver.roots[1:], Protected: a.resolver.protected, Exec: a.box.Exec, Now: time.Now},
 		keep: func(call, path string, prev, next []byte) error { return keepUndo(undo, call, path, prev, next) },
 	}

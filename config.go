@@ -172,7 +172,9 @@ type Secret string
 // Reveal returns the value itself. What it goes to must not be kept or shown.
 func (s Secret) Reveal() string { return string(s) }
 
-var wholePlaceholder = lazyRegexp(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
+const placeholderExpr = `\{\{vault:\s*([A-Za-z0-9_.-]{1,64})\s*\}\}`
+
+var placeholderForm, wholePlaceholder = lazyRegexp(placeholderExpr), lazyRegexp(`^` + placeholderExpr + `$`)
 
 // Placeholder reports whether the value is the name of one in the vault.
 func (s Secret) Placeholder() bool { return wholePlaceholder().MatchString(string(s)) }
@@ -256,8 +258,11 @@ func loadConfig(f folders, getenv func(string) string, flags map[string]string) 
 	}
 	if c.VaultKey = Secret(getenv("PICKET_VAULT_KEY")); c.VaultKey != "" {
 		raw, err := base64.StdEncoding.DecodeString(c.VaultKey.Reveal())
-		if (err != nil || len(raw) != 32) && !strings.HasPrefix(c.VaultKey.Reveal(), "file:") {
-			return nil, errors.New("PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and a path")
+		path, isFile := strings.CutPrefix(c.VaultKey.Reveal(), "file:")
+		if path = f.expand(path); isFile && filepath.IsAbs(path) {
+			c.VaultKey = Secret("file:" + path)
+		} else if err != nil || len(raw) != 32 {
+			return nil, errors.New("PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and an absolute path")
 		}
 	}
 	c.bindKeys(fileURL, envURL)
@@ -443,7 +448,7 @@ var (
 func (c *config) secrets() []secretValue {
 	var out []secretValue
 	add := func(s Secret, mark string) {
-		if s == "" || s.Placeholder() {
+		if s == "" || placeholder.MatchString(s.Reveal()) {
 			return
 		}
 		out = append(out, secretValue{Value: s.Reveal(), Mark: mark})

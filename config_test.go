@@ -295,7 +295,7 @@ func TestPrecedence(t *testing.T) {
 		{"bad variable", `PICKET_MODE: must be ask, strict, auto, not "yolo"`, env("PICKET_MODE", "yolo"), nil},
 		{"bad flag", `--max-steps: must be a whole number`, env(), map[string]string{"--max-steps": "many"}},
 		{"bad address", `PICKET_LISTEN: "0.0.0.0:1" is no loopback address: picket listens on 127.0.0.1, [::1] or localhost and a port only`, env("PICKET_LISTEN", "127.0.0.1:1, 0.0.0.0:1"), nil},
-		{"bad key", `PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and a path`, env("PICKET_VAULT_KEY", "hunter2"), nil},
+		{"bad key", `PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and an absolute path`, env("PICKET_VAULT_KEY", "hunter2"), nil},
 	} {
 		if _, err := loadConfig(f, tt.getenv, tt.flags); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: %v", tt.name, err)

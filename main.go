@@ -56,6 +56,10 @@ Usage:
   picket policy explain [--grant KEY]… [--label private|untrusted]… [--mode M]
                         [--channel C] [--json] TOOL JSON
   picket policy lint              find rules that do not do what they seem to
+  picket vault set NAME [--host HOST]… [--tool TOOL]… [--short] [--passphrase]
+                                  keep a secret; its value is typed or piped in
+  picket vault [list]             names and what they are bound to, no values
+  picket vault delete NAME
   picket chats [list | show NAME | delete NAME]
   picket tools [--json]           what the model can ask for
   picket undo ID                  put back what a call overwrote
@@ -82,9 +86,10 @@ What is piped in goes with the prompt as data, not as your words. Without a
 prompt, standard input is the prompt.
 
 Flags go before the prompt. The environment can set PICKET_MODEL,
-PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE and PICKET_HOME (a
-folder for settings and data); OPENAI_API_KEY, with OPENAI_BASE_URL, is used if no
-model is set. From your home folder, picket works in ~/picket.
+PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE, PICKET_VAULT_KEY
+(32 bytes in base64, or file:PATH) and PICKET_HOME (a folder for settings and
+data); OPENAI_API_KEY, with OPENAI_BASE_URL, is used if no model is set. From your
+home folder, picket works in ~/picket.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 finished, but a call was declined,
 expired or denied; 4 the log could not be written; 130, 143, 129, 141 stopped by
@@ -252,7 +257,7 @@ func (p *program) notef(format string, args ...any) {
 
 // planned are words that later versions use as commands. They are not prompts,
 // so that a script written for those does nothing here.
-var planned = []string{"serve", "daemon", "stop", "api", "vault", "labels", "memory", "goals", "contacts", "skills"}
+var planned = []string{"serve", "daemon", "stop", "api", "labels", "memory", "goals", "contacts", "skills"}
 
 // command runs the command that the first argument names, or a task.
 func (p *program) command(ctx context.Context, args []string) error {
@@ -277,6 +282,8 @@ func (p *program) command(ctx context.Context, args []string) error {
 		return p.auditCommand(ctx, rest)
 	case "policy":
 		return p.policyCommand(ctx, rest)
+	case "vault":
+		return p.vaultCommand(ctx, rest)
 	case "chats":
 		return p.chatsCommand(ctx, rest)
 	case "tools":

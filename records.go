@@ -120,6 +120,13 @@ type labelRecord struct {
 	Source, Path string
 }
 
+// vaultRecord is about a change of the vault. It comes before the change: where
+// the next one has the same number, a crash came between and this one was not made.
+type vaultRecord struct {
+	Op, Name   string // set, delete
+	Generation uint64 // of the vault with it
+}
+
 type configRecord struct{ Key, Old, New string }
 
 // apiRecord is about the API for other apps: it was turned on or off, its key
@@ -157,6 +164,7 @@ func (answerRecord) kind() string      { return "answer" }
 func (grantRecord) kind() string       { return "grant" }
 func (revokeRecord) kind() string      { return "revoke" }
 func (labelRecord) kind() string       { return "label" }
+func (vaultRecord) kind() string       { return "vault" }
 func (configRecord) kind() string      { return "config" }
 func (apiRecord) kind() string         { return "api" }
 func (resetRecord) kind() string       { return "reset" }

@@ -38,7 +38,10 @@ const (
 // All matches are found on the text as it came, and those that overlap are
 // replaced as a whole by the mark of the longest. It may be used by several
 // goroutines. The nil redactor still finds picket's own API keys.
-type redactor struct{ set atomic.Pointer[redactSet] }
+type redactor struct {
+	set   atomic.Pointer[redactSet]
+	fresh func() // if set, called before each use; it may Update
+}
 
 type redactSet struct {
 	marks []string // mark 0 is that of API keys
@@ -59,6 +62,9 @@ var noSecrets = newRedactSet(nil)
 func (r *redactor) current() *redactSet {
 	if r == nil {
 		return noSecrets
+	}
+	if r.fresh != nil {
+		r.fresh()
 	}
 	return r.set.Load()
 }

@@ -27,6 +27,7 @@ type Sentinel struct {
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
+	ready     func() error  // nil unless secrets may be unknown to redact
 	timeout   time.Duration // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
@@ -123,6 +124,11 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	args, err := tool.Parse(raw)
 	if err != nil {
 		return err.Error(), stepArguments
+	}
+	if s.ready != nil {
+		if err := s.ready(); err != nil {
+			return err.Error() + ", so no tool runs", stepGuard
+		}
 	}
 	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
 		return "it names a secret, and no secret of that name is known", stepGuard

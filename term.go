@@ -539,3 +539,36 @@ func (l *lineReader) discard(tty *os.File) error {
 	}
 	return flushInput(tty)
 }
+
+// readHidden asks on the controlling terminal for one line, which is not shown
+// while it is typed. What of a longer text was pasted is thrown away.
+func readHidden(ctx context.Context, prompt string) (string, error) {
+	tty, err := openTTY()
+	if err != nil {
+		return "", errNoTerminal
+	}
+	defer tty.close()
+	fd := int(tty.in.Fd())
+	before, err := term.GetState(fd)
+	if err != nil || !inForeground(tty.in) || tty.wait() != nil {
+		return "", errNoTerminal
+	}
+	if _, err := io.WriteString(tty.out, prompt); err != nil {
+		return "", err
+	}
+	got := make(chan readLine, 1)
+	go func() {
+		b, err := term.ReadPassword(fd)
+		got <- readLine{string(b), err}
+	}()
+	var r readLine
+	select {
+	case r = <-got:
+	case <-ctx.Done():
+		r.err = context.Cause(ctx)
+		term.Restore(fd, before)
+	}
+	io.WriteString(tty.out, "\n")
+	flushInput(tty.in)
+	return r.text, r.err
+}

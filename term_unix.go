@@ -14,6 +14,9 @@ type ttyFiles struct{ in, out *os.File }
 
 func (t *ttyFiles) close() { t.in.Close() }
 
+// wait makes reads wait for input.
+func (t *ttyFiles) wait() error { return syscall.SetNonblock(int(t.in.Fd()), false) }
+
 // openTTY opens the controlling terminal, whatever stdin is.
 func openTTY() (*ttyFiles, error) {
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)

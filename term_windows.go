@@ -10,6 +10,9 @@ type ttyFiles struct{ in, out *os.File }
 
 func (t *ttyFiles) close() { errors.Join(t.in.Close(), t.out.Close()) }
 
+// wait makes reads wait for input, which they do.
+func (t *ttyFiles) wait() error { return nil }
+
 // openTTY opens the console, whatever stdin is.
 func openTTY() (*ttyFiles, error) {
 	in, err := os.OpenFile("CONIN$", os.O_RDWR, 0)
