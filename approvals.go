@@ -69,6 +69,7 @@ type Approvals struct {
 	dir        string
 	run        string // of this process
 	now        func() time.Time
+	redact     func(string) string // of the reasons of answers; nil leaves them
 
 	mu        sync.Mutex
 	questions map[string]*Question
@@ -310,6 +311,9 @@ func (a *Approvals) close(ctx context.Context, q *Question, why string) (ans Ans
 // Answer answers a question, of this process or of another. digest, if not empty, must be that of the question. The error
 // is one of those above if the answer is not taken.
 func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) error {
+	if a.redact != nil {
+		ans.Reason = a.redact(ans.Reason)
+	}
 	return a.update(ctx, func() ([]Record, error) {
 		q := a.questions[id]
 		switch {

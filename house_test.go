@@ -33,7 +33,7 @@ const (
 
 // core is the code that has to be right for the gate to hold.
 var core = []string{"sentinel.go", "gaterecord.go", "resolve.go", "policy.go", "approvals.go", "audit.go", "verify.go",
-	"records.go", "redact.go", "sandbox.go", "sandbox_linux.go", "gitmask_linux.go", "auditstate.go", "encode.go", "grants.go", "glob.go", "store.go", "vault.go"}
+	"records.go", "redact.go", "sandbox.go", "sandbox_linux.go", "gitmask_linux.go", "auditstate.go", "encode.go", "grants.go", "glob.go", "store.go", "secrets.go", "vault.go"}
 
 type goFile struct {
 	path string

@@ -70,7 +70,12 @@ func (r *redactor) current() *redactSet {
 }
 
 // String returns s without secrets.
-func (r *redactor) String(s string) string { return string(r.Bytes([]byte(s))) }
+func (r *redactor) String(s string) string {
+	if s == "" {
+		return s
+	}
+	return string(r.Bytes([]byte(s)))
+}
 
 // Bytes returns text without secrets; text itself if there are none.
 func (r *redactor) Bytes(text []byte) []byte { return r.Stream().feed(text, true) }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -27,7 +26,8 @@ type Sentinel struct {
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
-	ready     func() error  // nil unless secrets may be unknown to redact
+	ready     func() error // nil unless secrets may be unknown to redact
+	lookup    func(name string) (vaultEntry, bool, error)
 	timeout   time.Duration // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
@@ -53,15 +53,18 @@ const (
 
 // callState is one call on its way through the gate.
 type callState struct {
-	id      string
-	t       *Turn
-	call    ToolCall
-	digest  string // hex SHA-256 of the exact argument bytes
-	tool    tools.Tool
-	args    tools.Args
-	plan    tools.Plan
-	j       tools.Judgement
-	d       Decision
+	id     string
+	t      *Turn
+	call   ToolCall
+	digest string // hex SHA-256 of the exact argument bytes
+	tool   tools.Tool
+	args   tools.Args
+	plan   tools.Plan
+	j      tools.Judgement
+	d      Decision
+
+	secretsTo []string // "NAME → where it goes"
+
 	by      string
 	started time.Time
 
@@ -71,9 +74,6 @@ type callState struct {
 	decided bool // the decision record is written, or could not be
 	running bool // and the tool was started
 }
-
-// placeholder finds what stands for a secret.
-var placeholder = regexp.MustCompile(`\{\{\s*vault:`)
 
 // Do carries one call from the model to its result. It never returns an error:
 // a refusal and a failure are results too, recorded first. Every call leaves
@@ -130,12 +130,12 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 			return err.Error() + ", so no tool runs", stepGuard
 		}
 	}
-	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
-		return "it names a secret, and no secret of that name is known", stepGuard
-	}
 	c.args = args
 	if c.plan, err = tool.Assess(args); err != nil {
 		return err.Error(), stepArguments
+	}
+	if why := checkPlaceholders(tool, args, c.plan.Secrets); why != "" {
+		return why, stepArguments
 	}
 	return s.judge(c)
 }
@@ -150,10 +150,11 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 		}
 	}
 	c.j = c.tool.Judge(c.args, c.plan, facts)
+	c.j.Summary = shortSummary(s.redact(c.j.Summary))
 	if c.j.Refuse != "" {
 		return c.j.Refuse, stepGuard
 	}
-	return "", ""
+	return s.judgeSecrets(c)
 }
 
 // decide asks the policy, and the owner if it says so. done means that the call
@@ -219,7 +220,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
-		Labels: labelLines(c.t.Chat.Sources), Change: s.change(c), Redact: s.redact})
+		Labels: labelLines(c.t.Chat.Sources), Secrets: c.secretsTo, Change: s.change(c), Redact: s.redact})
 	c.asked++
 	id := c.id
 	if c.asked > 1 { // what is asked is not what was asked before
@@ -251,7 +252,9 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
 	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
+		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, slices.DeleteFunc(grantsFor(&in, a.Scope), func(g Grant) bool {
+			return s.redact(g.Key) != g.Key // it could not be written down
+		}))
 	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
@@ -343,6 +346,9 @@ func (c *callState) labels() []chatLabel {
 
 // label puts labels on the chat of a turn and records those that are new.
 func (s *Sentinel) label(ctx context.Context, t *Turn, add ...chatLabel) error {
+	for i := range add {
+		add[i].Source = s.redact(add[i].Source)
+	}
 	fresh, err := t.Chat.label(add...)
 	if err != nil {
 		return err
@@ -365,8 +371,13 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 			out = tools.Output{Err: "the tool failed with an internal error"}
 		}
 	}()
+	args, vars, err := s.reveal(c)
+	if err != nil {
+		return tools.Output{Err: err.Error()}
+	}
 	c.started, c.running = s.now(), true
 	host, ask := s.host, c.t.Caller.AskText
+	host.Redact = s.redact
 	host.Keep = func(path string, prev, next []byte) error { return s.keep(c.id, path, prev, next) }
 	host.Ask = func(ctx context.Context, q string) (string, error) {
 		if ask == nil {
@@ -375,7 +386,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		return ask(ctx, s.redact(q))
 	}
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
-	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: args, Plan: c.plan, Judgement: c.j, Secrets: vars, Host: &host})
 }
 
 // hop decides about a redirect of an approved fetch as about a fresh call, and
@@ -412,7 +423,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		text = "allow"
 	}
 	name, port := splitHostPort(host, url)
-	rec := c.record(egressRecord{Host: name, Port: port, Method: c.args.String("method"), Verdict: text, By: by})
+	rec := c.record(egressRecord{Host: s.redact(name), Port: port, Method: c.args.String("method"), Verdict: text, By: by})
 	if logErr := s.log.Append(context.WithoutCancel(ctx), true, rec); logErr != nil {
 		return logErr
 	}

@@ -33,9 +33,9 @@ var WebFetch = Tool{
 	Description: "Fetch an http or https URL of a public host and return it as text: HTML as Markdown, JSON and plain text as they are." +
 		" Other types are named, not shown.",
 	Params: []Param{
-		{Name: "url", Type: "string", Required: true, Description: "the whole address, with https://"},
+		{Name: "url", Type: "string", Required: true, Description: "the whole address, with https://; {{vault:NAME}} in its path or query stands for a secret"},
 		{Name: "method", Type: "string", Enum: []string{"GET", "HEAD"}, Default: "GET"},
-		{Name: "headers", Type: "map", Description: "request headers"},
+		{Name: "headers", Type: "map", Description: "request headers; {{vault:NAME}} in a value stands for a secret"},
 		{Name: "max_chars", Type: "integer", Min: 1, Max: 60000, Default: int64(20000), Description: "characters of text to return"},
 	},
 	Risk:           Moderate,

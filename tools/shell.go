@@ -17,7 +17,7 @@ var Shell = Tool{
 		"There is no network unless the line plainly needs it or network is true. " +
 		"Each call starts anew in the workspace; standard input is empty.",
 	Params: []Param{
-		{Name: "command", Type: "string", Required: true, Description: "The command line."},
+		{Name: "command", Type: "string", Required: true, Description: "The command line. {{vault:NAME}} in it stands for a secret, in any quotes or none."},
 		{Name: "timeout", Type: "integer", Min: 1, Max: 600, Default: int64(60), Description: "Seconds after which it is ended."},
 		{Name: "network", Type: "boolean", Default: false, Description: "True if it needs the network."},
 		{Name: "env", Type: "map", Description: "Secrets for its environment: each value is exactly one {{vault:NAME}}."},
@@ -251,14 +251,9 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 	j.addTarget(t)
 }
 
-// oneLine makes a text fit a summary: line breaks shown as such, bounded.
+// oneLine makes a text fit a summary: line breaks are shown as such. The gate cuts it.
 func oneLine(s string) string {
-	const most = 400
-	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
-	if len(s) > most {
-		s = fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
-	}
-	return s
+	return strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
 }
 
 func isName(s string) bool {
