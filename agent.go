@@ -380,7 +380,7 @@ func (a *Agent) messages(t *Turn, offered []tools.Tool, nudge string) []Message 
 		m := &msgs[i]
 		m.Content, m.Reasoning, m.ToolCalls = a.redact(m.Content), a.redact(m.Reasoning), slices.Clone(m.ToolCalls)
 		for k := range m.ToolCalls {
-			m.ToolCalls[k].Function.Arguments = a.redact(m.ToolCalls[k].Function.Arguments)
+			m.ToolCalls[k].Function.Arguments = redactJSON(m.ToolCalls[k].Function.Arguments, a.redact)
 		}
 	}
 	return msgs

@@ -305,7 +305,7 @@ func (a *app) join() {
 	undo := filepath.Join(a.folders.Data, "undo")
 	a.gate = &Sentinel{
 		tools: byName, policy: a.policy, mode: a.mode, approvals: a.approvals, log: a.log, resolver: a.resolver,
-		ready: a.vault.Refresh, lookup: a.vault.Lookup, timeout: a.cfg.Approvals.Timeout, notify: a.notify, redact: a.red.String, now: time.Now, debug: a.debugf,
+		ready: a.vault.Refresh, lookup: a.vault.Lookup, holds: a.red.Holds, timeout: a.cfg.Approvals.Timeout, notify: a.notify, redact: a.red.String, now: time.Now, debug: a.debugf,
 		host: tools.Host{Workspace: a.workspace, ExtraRoots: a.resolver.roots[1:], Protected: a.resolver.protected, Exec: a.box.Exec, Now: time.Now},
 		keep: func(call, path string, prev, next []byte) error { return keepUndo(undo, call, path, prev, next) },
 	}

@@ -126,7 +126,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 func (s *Sentinel) recordedArgs(raw string) json.RawMessage {
 	if v, err := tools.DecodeStrict([]byte(raw)); err == nil {
 		if _, ok := v.(map[string]any); ok {
-			red := s.redact(raw)
+			red := redactJSON(raw, s.redact)
 			if json.Valid([]byte(red)) {
 				return json.RawMessage(red)
 			}

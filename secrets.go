@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,47 +17,61 @@ import (
 // gets it in its environment, and what the line makes an argument of it, others in
 // the same box can see, and without a box all of the owner's processes.
 
-// checkPlaceholders says what is wrong with the placeholders of a call, "" if
-// nothing is: each stands where the tool takes one, and the tool has told what it
-// does with it.
-func checkPlaceholders(tool tools.Tool, args tools.Args, uses []tools.SecretUse) string {
-	for _, p := range tool.Params {
-		texts, _ := args.Values[p.Name].([]string)
-		switch v := args.Values[p.Name].(type) {
-		case string:
-			texts = []string{v}
-		case map[string]string:
-			for _, key := range slices.Sorted(maps.Keys(v)) {
-				texts = append(texts, v[key])
-				if _, names, err := tools.SplitPlaceholders(key); err != nil || names != nil {
-					return fmt.Sprintf("a name in %q cannot be a secret", p.Name)
-				}
+// checkSecrets says what is wrong with the secrets in the arguments of a call, ""
+// if nothing is: no value stands there in clear, each placeholder stands where the
+// tool takes one, and the tool has told what it does with it.
+func (s *Sentinel) checkSecrets(c *callState) (why, step string) {
+	for _, p := range c.tool.Params {
+		texts, names := argTexts(c.args.Values[p.Name])
+		for _, t := range slices.Concat(texts, names) {
+			if !c.hop && s.holds != nil && s.holds(t) {
+				return fmt.Sprintf("the argument %q holds the value of a secret: name it as {{vault:NAME}}", p.Name), stepGuard
+			}
+		}
+		for _, t := range names {
+			if _, found, err := tools.SplitPlaceholders(t); err != nil || found != nil {
+				return fmt.Sprintf("a name in %q cannot be a secret", p.Name), stepArguments
 			}
 		}
 		untold := 0
 		for _, t := range texts {
-			_, names, err := tools.SplitPlaceholders(t)
+			_, found, err := tools.SplitPlaceholders(t)
 			if err != nil {
-				return fmt.Sprintf("argument %q: %v", p.Name, err)
+				return fmt.Sprintf("argument %q: %v", p.Name, err), stepArguments
 			}
-			if untold += len(names); len(names) > 0 && !slices.Contains(tool.AcceptsSecrets, p.Name) {
-				where := "no argument of " + tool.Name + " can hold one"
-				if tool.AcceptsSecrets != nil {
-					where = tool.Name + " takes one in " + strings.Join(tool.AcceptsSecrets, " and ")
+			if untold += len(found); len(found) > 0 && !slices.Contains(c.tool.AcceptsSecrets, p.Name) {
+				where := "no argument of " + c.tool.Name + " can hold one"
+				if c.tool.AcceptsSecrets != nil {
+					where = c.tool.Name + " takes one in " + strings.Join(c.tool.AcceptsSecrets, " and ")
 				}
-				return fmt.Sprintf("the secret {{vault:%s}} cannot stand in %q: %s", names[0], p.Name, where)
+				return fmt.Sprintf("the secret {{vault:%s}} cannot stand in %q: %s", found[0], p.Name, where), stepArguments
 			}
 		}
-		for _, u := range uses {
+		for _, u := range c.plan.Secrets {
 			if u.Param == p.Name {
 				untold--
 			}
 		}
 		if untold != 0 {
-			return fmt.Sprintf("a secret cannot stand there in %q", p.Name)
+			return fmt.Sprintf("a secret cannot stand there in %q", p.Name), stepArguments
 		}
 	}
-	return ""
+	return "", ""
+}
+
+// argTexts returns the strings in a value, and the names of one that has names.
+func argTexts(v any) (texts, names []string) {
+	switch v := v.(type) {
+	case string:
+		texts = []string{v}
+	case []string:
+		texts = v
+	case map[string]string:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			texts, names = append(texts, v[name]), append(names, name)
+		}
+	}
+	return texts, names
 }
 
 // secrets returns what the vault has for a call, in the order of its uses.
@@ -204,4 +219,33 @@ func (s *Sentinel) reveal(c *callState) (args tools.Args, vars map[string]string
 		}
 	}
 	return args, vars, nil
+}
+
+// redactJSON takes secrets out of JSON text, also where they are escaped in ways of
+// which a redactor does not know. What is not JSON is redacted as it is.
+func redactJSON(raw string, redact func(string) string) string {
+	if !strings.Contains(raw, `\`) || !json.Valid([]byte(raw)) {
+		return redact(raw)
+	}
+	var b strings.Builder
+	for rest := raw; ; {
+		from := strings.IndexByte(rest, '"')
+		if from < 0 {
+			return redact(b.String() + rest)
+		}
+		end := from + 1
+		for ; rest[end] != '"'; end++ {
+			if rest[end] == '\\' {
+				end++
+			}
+		}
+		token, text := rest[from:end+1], ""
+		if strings.Contains(token, `\`) && json.Unmarshal([]byte(token), &text) == nil {
+			if clean := redact(text); clean != text {
+				token = jsonText(clean)
+			}
+		}
+		b.WriteString(rest[:from] + token)
+		rest = rest[end+1:]
+	}
 }

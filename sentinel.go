@@ -28,7 +28,8 @@ type Sentinel struct {
 	resolver  *resolver
 	ready     func() error // nil unless secrets may be unknown to redact
 	lookup    func(name string) (vaultEntry, bool, error)
-	timeout   time.Duration // of a question
+	holds     func(text string) bool // whether a text holds the value of a secret
+	timeout   time.Duration          // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
 	keep      func(call, path string, prev, next []byte) error
@@ -134,8 +135,8 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	if c.plan, err = tool.Assess(args); err != nil {
 		return err.Error(), stepArguments
 	}
-	if why := checkPlaceholders(tool, args, c.plan.Secrets); why != "" {
-		return why, stepArguments
+	if why, step := s.checkSecrets(c); why != "" {
+		return why, step
 	}
 	return s.judge(c)
 }
@@ -405,6 +406,9 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		if slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts) {
 			verdict, by = Allow, c.by // what was approved is this host
 			return nil
+		}
+		if s.holds != nil && s.holds(url) {
+			return fmt.Errorf("it redirects to %s, with a secret in the address", host)
 		}
 		// An answer about one address is not one about another. A redirect is
 		// the server's word, not the model's, so it is not made up.

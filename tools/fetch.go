@@ -49,6 +49,9 @@ var WebFetch = Tool{
 
 func assessFetch(args Args) (Plan, error) {
 	u, err := ParseURL(args.String("url"))
+	if _, names, bad := SplitPlaceholders(args.String("url")); err != nil && (names != nil || bad != nil) {
+		return Plan{}, fmt.Errorf("%w; a secret may stand only in its path and query", err)
+	}
 	if err != nil { // Judge refuses it: an address that is not what it seems is no slip
 		return Plan{Detail: err}, nil
 	}
