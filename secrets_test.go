@@ -48,7 +48,10 @@ func newSecretRig(t *testing.T) *secretRig {
 		}
 	}
 	red.Update(list)
-	r.turn.Caller.Ask = func(_ context.Context, c Card) (Answer, error) { r.cards = append(r.cards, c); return Answer{Allow: true}, nil }
+	r.turn.Caller.Ask = func(_ context.Context, c Card) (Answer, error) {
+		r.cards = append(r.cards, c)
+		return Answer{Allow: true}, nil
+	}
 	return r
 }
 
