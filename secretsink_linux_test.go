@@ -312,6 +312,7 @@ func (r *sinkRig) check() {
 // No value of a secret, in any of its forms, reaches the model, a file of picket's,
 // a stream or an argument of a child, whatever a call does with it.
 func TestSecretsReachNoSink(t *testing.T) {
+	t.Parallel()
 	r := newSinkRig(t, `{"sentinel": {"rules": [{"tool": "*", "action": "allow"}]}, "approvals": {"notify": [%q]}}`)
 	var calls [][2]string
 	for i, v := range r.secrets {
@@ -348,6 +349,7 @@ func TestSecretsReachNoSink(t *testing.T) {
 // The same for questions, their answers and who is told of them, and for what was
 // written down before its value was in the vault.
 func TestSecretsInQuestions(t *testing.T) {
+	t.Parallel()
 	r := newSinkRig(t, `{"approvals": {"notify": [%q]}}`)
 	late := "late-" + testSecrets(rand.New(rand.NewPCG(1, 2)))[2]
 	r.replies = [][]byte{reply("noted")}

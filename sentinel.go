@@ -126,11 +126,6 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	if err != nil {
 		return err.Error(), stepArguments
 	}
-	if s.ready != nil {
-		if err := s.ready(); err != nil {
-			return err.Error() + ", so no tool runs", stepGuard
-		}
-	}
 	c.args = args
 	if c.plan, err = tool.Assess(args); err != nil {
 		return err.Error(), stepArguments
@@ -144,6 +139,11 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 // judge looks the names of the plan up and says what they mean. It is done
 // again after every wait.
 func (s *Sentinel) judge(c *callState) (why, step string) {
+	if s.ready != nil {
+		if err := s.ready(); err != nil {
+			return err.Error() + ", so no tool runs", stepGuard
+		}
+	}
 	facts := s.resolver.facts(c.plan)
 	for _, p := range c.plan.Paths {
 		if f, ok := facts.Paths[p.Name]; ok && f.Place == tools.Protected {

@@ -548,27 +548,20 @@ func readHidden(ctx context.Context, prompt string) (string, error) {
 		return "", errNoTerminal
 	}
 	defer tty.close()
-	fd := int(tty.in.Fd())
-	before, err := term.GetState(fd)
-	if err != nil || !inForeground(tty.in) || tty.wait() != nil {
+	if !inForeground(tty.in) {
 		return "", errNoTerminal
 	}
+	show, err := hideTyping(tty.in)
+	if err != nil {
+		return "", err
+	}
+	defer show()
 	if _, err := io.WriteString(tty.out, prompt); err != nil {
 		return "", err
 	}
-	got := make(chan readLine, 1)
-	go func() {
-		b, err := term.ReadPassword(fd)
-		got <- readLine{string(b), err}
-	}()
-	var r readLine
-	select {
-	case r = <-got:
-	case <-ctx.Done():
-		r.err = context.Cause(ctx)
-		term.Restore(fd, before)
+	line, err := newLineReader(tty.in).line(ctx)
+	if io.WriteString(tty.out, "\n"); err == io.EOF {
+		err = errors.New("nothing was typed")
 	}
-	io.WriteString(tty.out, "\n")
-	flushInput(tty.in)
-	return r.text, r.err
+	return line, err
 }

@@ -1,6 +1,6 @@
 package main
 
-// The vault: a file of secrets, which no other file of picket's ever holds. It is
+// The vault: the only file of picket's that holds secrets. It is
 //
 //	picket-vault/1 LF
 //	{"kdf":"key","salt":BASE64,"generation":N} LF
@@ -21,7 +21,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/hkdf"
 	"crypto/hmac"
@@ -51,9 +50,9 @@ const (
 	vaultKeyName = "vault.key"
 	vaultMagic   = "picket-vault/1"
 	vaultPad     = 4 << 10
-	maxVault     = 1 << 20
-	maxVaultHead = 512      // the two lines
-	maxSecret    = 16 << 10 // bytes of a value
+	maxVault     = 256 << 10
+	maxVaultHead = 512     // the two lines
+	maxSecret    = 8 << 10 // bytes of a value; looking for one takes up to 3 KB for each
 )
 
 // A vaultError is what is wrong with the file as such.
@@ -61,7 +60,7 @@ type vaultError string
 
 func (e vaultError) Error() string { return string(e) }
 
-var (
+const (
 	errVaultHead  = vaultError("the vault's header is damaged")
 	errVaultNewer = vaultError("the vault was written by a newer picket")
 	errVaultKey   = vaultError("the vault has another key or passphrase than this one")
@@ -69,34 +68,11 @@ var (
 	errVaultOlder = vaultError("the vault is an older file that was put back")
 )
 
-// errVaultLocked means that Unlock has to be called.
-var errVaultLocked = errors.New("the vault needs its passphrase")
-
-// A vaultHeader is the second line, in exactly the form that json.Marshal gives it.
-type vaultHeader struct {
-	KDF        string `json:"kdf"`               // key or argon2id
-	Time       uint32 `json:"time,omitempty"`    // of Argon2id: passes,
-	Memory     uint32 `json:"memory,omitempty"`  // KiB
-	Threads    uint8  `json:"threads,omitempty"` // and lanes
-	Salt       []byte `json:"salt"`
-	Generation uint64 `json:"generation"` // from 1, one more with each write
-}
-
-// argonHeader has the second of the parameters that RFC 9106, section 4, recommends.
-var argonHeader = vaultHeader{KDF: "argon2id", Time: 3, Memory: 64 << 10, Threads: 4}
-
-// valid bounds what a header can make the reader spend before the key is known to
-// be right.
-func (h *vaultHeader) valid() bool {
-	switch h.KDF {
-	case "key":
-		return h.Time == 0 && h.Memory == 0 && h.Threads == 0 && len(h.Salt) == 16
-	case "argon2id":
-		return h.Time >= 1 && h.Time <= 10 && h.Threads >= 1 && h.Threads <= 16 &&
-			h.Memory >= 8*uint32(h.Threads) && h.Memory <= 256<<10 && len(h.Salt) == 16
-	}
-	return false
-}
+var (
+	errVaultLocked = errors.New("the vault needs its passphrase") // by Unlock
+	errSecretName  = errors.New("the name of a secret is 1 to 64 letters, digits, _, . or -")
+	secretName     = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+)
 
 // A vaultEntry is one secret. Without Hosts and Tools it is bound to nothing.
 type vaultEntry struct {
@@ -109,14 +85,10 @@ type vaultEntry struct {
 	Changed time.Time `json:"changed"`
 }
 
-var vaultNameForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
-
-var errSecretName = errors.New("the name of a secret is 1 to 64 letters, digits, _, . or -")
-
 // check says what is wrong with an entry; the value is not in the error.
 func (e *vaultEntry) check() error {
 	switch {
-	case !vaultNameForm.MatchString(e.Name):
+	case !secretName.MatchString(e.Name):
 		return errSecretName
 	case strings.TrimSpace(e.Value) == "":
 		return errors.New("the value is empty")
@@ -128,16 +100,46 @@ func (e *vaultEntry) check() error {
 	return nil
 }
 
-// vaultKeys makes of the master key those of one file.
+// A vaultHeader is the second line, in exactly the form that json.Marshal gives it.
+type vaultHeader struct {
+	KDF        string `json:"kdf"`               // key or argon2id
+	Time       uint32 `json:"time,omitempty"`    // of Argon2id: passes,
+	Memory     uint32 `json:"memory,omitempty"`  // KiB
+	Threads    uint8  `json:"threads,omitempty"` // and lanes
+	Salt       []byte `json:"salt"`
+	Generation uint64 `json:"generation"` // from 1, more with each write
+}
+
+// argonHeader has the second parameters that RFC 9106, section 4, recommends.
+var argonHeader = vaultHeader{KDF: "argon2id", Time: 3, Memory: 64 << 10, Threads: 4}
+
+// valid bounds what a header can make its reader spend before the key is known to
+// be right.
+func (h *vaultHeader) valid() bool {
+	if h.KDF == "key" {
+		return h.Time == 0 && h.Memory == 0 && h.Threads == 0 && len(h.Salt) == 16 && h.Generation > 0
+	}
+	return h.KDF == "argon2id" && h.Time >= 1 && h.Time <= 10 && h.Threads >= 1 && h.Threads <= 16 &&
+		h.Memory >= 8*uint32(h.Threads) && h.Memory <= 256<<10 && len(h.Salt) == 16 && h.Generation > 0
+}
+
+// vaultKeys makes of a master key those of one file: for the HMAC and for what is
+// encrypted.
 func vaultKeys(master, salt []byte) (check, payload []byte) {
 	k, err := hkdf.Key(sha256.New, master, salt, vaultMagic, 64)
 	if err != nil {
-		panic(err) // the length is fixed
+		panic(err) // so short a key can always be made
 	}
 	return k[:32], k[32:]
 }
 
-// sealVault makes the file.
+func vaultMAC(key, b []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write(b)
+	return m.Sum(nil)
+}
+
+// sealVault makes a file.
 func sealVault(h vaultHeader, master []byte, list []vaultEntry) ([]byte, error) {
 	line, err := json.Marshal(h)
 	if err != nil {
@@ -147,15 +149,16 @@ func sealVault(h vaultHeader, master []byte, list []vaultEntry) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	text = append(text, bytes.Repeat([]byte(" "), vaultPad-len(text)%vaultPad)...)
-	b := slices.Concat([]byte(vaultMagic+"\n"), line, []byte("\n"))
+	if text = append(text, bytes.Repeat([]byte(" "), vaultPad-len(text)%vaultPad)...); len(text) > maxVault-vaultPad {
+		return nil, fmt.Errorf("the vault is full: it holds at most %d bytes", maxVault-vaultPad)
+	}
+	b := fmt.Appendf(nil, "%s\n%s\n", vaultMagic, line)
 	sum := sha256.Sum256(b)
 	b = append(b, sum[:]...)
 	check, payload := vaultKeys(master, h.Salt)
-	b = append(b, vaultMAC(check, b)...)
 	nonce := make([]byte, chacha20poly1305.NonceSizeX)
 	rand.Read(nonce)
-	b = append(b, nonce...)
+	b = append(append(b, vaultMAC(check, b)...), nonce...)
 	aead, err := chacha20poly1305.NewX(payload)
 	if err != nil {
 		return nil, err
@@ -163,36 +166,29 @@ func sealVault(h vaultHeader, master []byte, list []vaultEntry) ([]byte, error) 
 	return aead.Seal(b, nonce, text, b), nil
 }
 
-func vaultMAC(key, b []byte) []byte {
-	m := hmac.New(sha256.New, key)
-	m.Write(b)
-	return m.Sum(nil)
-}
-
 // unsealVault reads a file. It asks for the master key once it knows that the
-// header is whole and its own.
+// header is whole and of this version.
 func unsealVault(b []byte, master func(vaultHeader) ([]byte, error)) (h vaultHeader, list []vaultEntry, err error) {
-	front := b[:min(len(b), maxVaultHead)]
-	magic, rest, ok := bytes.Cut(front, []byte("\n"))
-	line, _, ok2 := bytes.Cut(rest, []byte("\n"))
-	end := len(magic) + len(line) + 2
-	if !ok || !ok2 || len(b) < end+sha256.Size {
+	lines := bytes.SplitN(b[:min(len(b), maxVaultHead)], []byte("\n"), 3)
+	if len(lines) < 3 {
 		return h, nil, errVaultHead
 	}
-	at := end + sha256.Size
-	if sum := sha256.Sum256(b[:end]); !bytes.Equal(sum[:], b[end:at]) {
+	end := len(lines[0]) + len(lines[1]) + 2
+	check := end + sha256.Size
+	nonce := check + sha256.Size
+	body := nonce + chacha20poly1305.NonceSizeX
+	if sum := sha256.Sum256(b[:end]); len(b) < check || !bytes.Equal(sum[:], b[end:check]) {
 		return h, nil, errVaultHead
 	}
-	if bytes.HasPrefix(magic, []byte("picket-vault/")) && string(magic) != vaultMagic {
+	if string(lines[0]) != vaultMagic && bytes.HasPrefix(lines[0], []byte("picket-vault/")) {
 		return h, nil, errVaultNewer
 	}
-	if string(magic) != vaultMagic || json.Unmarshal(line, &h) != nil || !h.valid() || h.Generation == 0 {
+	if string(lines[0]) != vaultMagic || json.Unmarshal(lines[1], &h) != nil || !h.valid() {
 		return h, nil, errVaultHead
 	}
-	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, line) {
+	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, lines[1]) {
 		return h, nil, errVaultHead
 	}
-	body := at + sha256.Size + chacha20poly1305.NonceSizeX
 	if len(b) < body {
 		return h, nil, errVaultBody
 	}
@@ -200,29 +196,29 @@ func unsealVault(b []byte, master func(vaultHeader) ([]byte, error)) (h vaultHea
 	if err != nil {
 		return h, nil, err
 	}
-	check, payload := vaultKeys(key, h.Salt)
-	if !hmac.Equal(vaultMAC(check, b[:at]), b[at:at+sha256.Size]) {
+	checkKey, payload := vaultKeys(key, h.Salt)
+	if !hmac.Equal(vaultMAC(checkKey, b[:check]), b[check:nonce]) {
 		return h, nil, errVaultKey
 	}
 	aead, err := chacha20poly1305.NewX(payload)
 	if err != nil {
 		return h, nil, err
 	}
-	text, err := aead.Open(nil, b[at+sha256.Size:body], b[body:], b[:body])
+	text, err := aead.Open(nil, b[nonce:body], b[body:], b[:body])
 	if err != nil || json.Unmarshal(text, &list) != nil {
 		return h, nil, errVaultBody
 	}
 	return h, list, nil
 }
 
-// vaultOptions say where the vault is and what it may ask.
+// vaultOptions say where the vault is and what may be done with it.
 type vaultOptions struct {
 	Data, Config string // folders
 	Key          string // as in PICKET_VAULT_KEY; "" is the key file
+	New          string // passphrase of a vault that is yet to be made; "" is a key
 	Log          *Log   // for changes; nil if there are to be none
 	Run          string // of the process, for the records
-	New          string // passphrase of a vault that is yet to be made; "" is a key
-	// Changed is called with Values when there are others than before.
+	// Changed is called with Values whenever the file was read.
 	Changed func([]secretValue)
 }
 
@@ -234,15 +230,16 @@ type vault struct {
 	mu      sync.Mutex
 	opt     vaultOptions
 	lock    *fileLock
-	f       *os.File // the file that was read, kept open so that no other can have its id
+	f       *os.File // the file that was read, kept open so that no other gets its id
 	id      fileID
-	looked  bool // id and err are of the file that is there
+	looked  bool // that file needs no second look: what follows is what it holds
 	err     error
 	header  vaultHeader // KDF is "" if there is no vault
 	entries []vaultEntry
-	phrase  string
-	salt    []byte // that master was made with
-	master  []byte
+
+	phrase string
+	salt   []byte // that master was made with
+	master []byte
 }
 
 // openVault reads the vault, if there is one, and makes nothing. The vault can be
@@ -260,25 +257,6 @@ func (v *vault) Refresh() error {
 	return v.refresh()
 }
 
-func (v *vault) refresh() error {
-	id, _, err := statName(v.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if v.looked && id == v.id {
-		return v.err
-	}
-	v.f.Close()
-	v.f, v.id, v.header, v.entries = nil, fileID{}, vaultHeader{}, nil
-	v.err = v.read()
-	bad := vaultError("")
-	v.looked = v.err == nil || errors.As(v.err, &bad) // else it may go better next time
-	if v.err == nil && v.opt.Changed != nil {
-		v.opt.Changed(v.values())
-	}
-	return v.err
-}
-
 // Unlock opens a vault that has a passphrase.
 func (v *vault) Unlock(phrase string) error {
 	v.mu.Lock()
@@ -291,12 +269,30 @@ func (v *vault) Unlock(phrase string) error {
 	return err
 }
 
+func (v *vault) refresh() error {
+	id, _, err := statName(v.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if v.looked && id == v.id {
+		return v.err
+	}
+	v.f.Close()
+	v.f, v.id, v.header, v.entries = nil, fileID{}, vaultHeader{}, nil
+	v.err = v.read()
+	fault := vaultError("")
+	v.looked = v.err == nil || errors.As(v.err, &fault) // else it may go better next time
+	if v.err == nil && v.opt.Changed != nil {
+		v.opt.Changed(v.values())
+	}
+	return v.err
+}
+
 func (v *vault) read() error {
 	st, err := stateOf(v.opt.Data)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	v.header.Generation = st.Vault
 	if err := checkOwn(v.path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
@@ -306,8 +302,8 @@ func (v *vault) read() error {
 	if err != nil {
 		return err
 	}
-	if v.f = f; reopenLogs { // there, an open file could not be replaced
-		defer func() { f.Close(); v.f = nil }()
+	if v.f = f; reopenLogs { // there, an open file cannot be replaced
+		defer f.Close()
 	}
 	if v.id, err = idOf(f); err != nil {
 		return err
@@ -316,89 +312,75 @@ func (v *vault) read() error {
 	if err != nil {
 		return err
 	}
-	if len(b) > maxVault {
-		return errVaultBody
-	}
 	h, list, err := unsealVault(b, v.masterKey)
-	if err == nil && h.Generation < st.Vault {
+	switch v.header = h; {
+	case err != nil:
+	case len(b) > maxVault:
+		err = errVaultBody
+	case h.Generation < st.Vault:
 		err = errVaultOlder
-	}
-	if err == nil {
+	default:
 		v.entries = list
 	}
-	v.header = h
 	return err
 }
 
 // masterKey returns the key for a file with this header. One that was made for the
 // same salt is not made again.
-func (v *vault) masterKey(h vaultHeader) ([]byte, error) {
-	if h.KDF == "key" {
-		key, err := v.readKey()
+func (v *vault) masterKey(h vaultHeader) (key []byte, err error) {
+	switch {
+	case h.KDF == "key":
+		key, err = v.readKey()
 		v.salt, v.master = nil, key
 		return key, err
-	}
-	if v.salt != nil && bytes.Equal(v.salt, h.Salt) {
-		return v.master, nil
-	}
-	if v.phrase == "" {
+	case v.phrase == "":
 		return nil, errVaultLocked
+	case v.salt == nil || !bytes.Equal(v.salt, h.Salt):
+		v.salt, v.master = h.Salt, argon2.IDKey([]byte(v.phrase), h.Salt, h.Time, h.Memory, h.Threads, 32)
 	}
-	v.salt, v.master = h.Salt, argon2.IDKey([]byte(v.phrase), h.Salt, h.Time, h.Memory, h.Threads, 32)
 	return v.master, nil
 }
 
 // readKey returns the key of PICKET_VAULT_KEY or the key file.
 func (v *vault) readKey() ([]byte, error) {
-	text := v.opt.Key
+	text, where := v.opt.Key, "PICKET_VAULT_KEY"
 	path, ok := strings.CutPrefix(text, "file:")
 	if text == "" {
-		path, ok = filepath.Join(v.opt.Config, vaultKeyName), true
+		path, ok = v.keyFile(), true
 	}
 	if ok {
-		if err := checkOwn(path); err != nil {
-			return nil, fmt.Errorf("the key of the vault: %w", err)
+		err := checkOwn(path)
+		if err == nil {
+			var b []byte
+			b, err = readSmallFile(path)
+			text, where = strings.TrimSpace(string(b)), path
 		}
-		b, err := readSmallFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("the key of the vault: %w", err)
 		}
-		text = strings.TrimSpace(string(b))
 	}
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("the key of the vault must be 32 bytes in base64, which %q does not hold", cmp.Or(path, "PICKET_VAULT_KEY"))
+		return nil, fmt.Errorf("the key of the vault must be 32 bytes in base64, which %q does not hold", where)
 	}
 	return key, nil
 }
 
-// makeKey makes the key file for the first vault, unless there is one or another
-// key is given.
-func (v *vault) makeKey() error {
-	path := filepath.Join(v.opt.Config, vaultKeyName)
-	if _, err := os.Lstat(path); v.opt.Key != "" || !errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := ensureDir(v.opt.Config); err != nil {
-		return err
-	}
-	key := make([]byte, 32)
-	rand.Read(key)
-	return writeFileAtomic(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"))
-}
+func (v *vault) keyFile() string { return filepath.Join(v.opt.Config, vaultKeyName) }
 
 // Lookup returns the entry of a name as the file has it now.
 func (v *vault) Lookup(name string) (vaultEntry, bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if err := v.refresh(); err != nil {
-		return vaultEntry{}, false, err
+	err := v.refresh()
+	if i, ok := v.find(name); ok && err == nil {
+		return v.entries[i], true, nil
 	}
-	i := slices.IndexFunc(v.entries, func(e vaultEntry) bool { return e.Name == name })
-	if i < 0 {
-		return vaultEntry{}, false, nil
-	}
-	return v.entries[i], true, nil
+	return vaultEntry{}, false, err
+}
+
+func (v *vault) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(v.entries, name, func(e vaultEntry, name string) int { return strings.Compare(e.Name, name) })
 }
 
 // List returns the entries in the order of their names, without the values.
@@ -428,7 +410,7 @@ func (v *vault) values() (list []secretValue) {
 	if v.phrase != "" {
 		list = append(list, secretValue{Value: v.phrase, Mark: "vault passphrase"})
 	}
-	if len(v.master) > 0 { // the redactor makes the other forms of both
+	if v.master != nil {
 		list = append(list, secretValue{Value: string(v.master), Mark: "vault key"},
 			secretValue{Value: base64.StdEncoding.EncodeToString(v.master), Mark: "vault key"})
 	}
@@ -485,19 +467,20 @@ func (v *vault) change(ctx context.Context, op, name string, edit func(list []va
 	if err := v.refresh(); err != nil {
 		return err
 	}
-	at, found := slices.BinarySearchFunc(v.entries, name, func(e vaultEntry, name string) int { return strings.Compare(e.Name, name) })
+	at, found := v.find(name)
 	list, err := edit(slices.Clone(v.entries), at, found)
 	if err != nil {
 		return err
 	}
-	h, master, err := v.next()
+	h, err := v.nextHeader()
+	if err != nil {
+		return err
+	}
+	master, err := v.masterKey(h)
 	if err != nil {
 		return err
 	}
 	b, err := sealVault(h, master, list)
-	if err == nil && len(b) > maxVault {
-		err = fmt.Errorf("the vault is full: all values together may have some %d bytes", maxVault)
-	}
 	if err != nil {
 		return err
 	}
@@ -510,57 +493,43 @@ func (v *vault) change(ctx context.Context, op, name string, edit func(list []va
 	return errors.Join(v.opt.Log.knowVault(context.WithoutCancel(ctx), h.Generation), v.refresh())
 }
 
-// next returns the header for the next write and its key. The first one of all
-// makes the key file, if one is to be used.
-func (v *vault) next() (vaultHeader, []byte, error) {
-	h := v.header
-	st, err := stateOf(v.opt.Data) // also of a vault that was removed
+// nextHeader returns the header for the next write. The first one of all makes the
+// key file, unless there is one or another key is given.
+func (v *vault) nextHeader() (vaultHeader, error) {
+	st, err := stateOf(v.opt.Data) // which also knows of a vault that was removed
 	if err != nil {
-		return h, nil, err
+		return vaultHeader{}, err
 	}
-	h.Generation = max(h.Generation, st.Vault) + 1
-	h.Salt = make([]byte, 16)
-	rand.Read(h.Salt)
-	first := h.KDF == ""
-	switch {
-	case v.opt.New != "" && !first:
-		return h, nil, errors.New("there is a vault already, and its key or passphrase stays")
+	h := v.header
+	switch _, err := os.Lstat(v.keyFile()); {
+	case h.KDF != "" && v.opt.New != "":
+		return h, errors.New("there is a vault already, and its key or passphrase stays")
+	case h.KDF != "":
 	case v.opt.New != "":
-		h.KDF, h.Time, h.Memory, h.Threads = argonHeader.KDF, argonHeader.Time, argonHeader.Memory, argonHeader.Threads
-		v.phrase, v.opt.New = v.opt.New, ""
-	case first:
-		h.KDF = "key"
-		if err := v.makeKey(); err != nil {
-			return h, nil, err
+		h, v.phrase, v.opt.New = argonHeader, v.opt.New, ""
+	default:
+		if h.KDF = "key"; v.opt.Key == "" && errors.Is(err, fs.ErrNotExist) {
+			key := make([]byte, 32)
+			rand.Read(key)
+			text := base64.StdEncoding.EncodeToString(key) + "\n"
+			if err := errors.Join(ensureDir(v.opt.Config), writeFileAtomic(v.keyFile(), []byte(text))); err != nil {
+				return h, err
+			}
 		}
 	}
-	master, err := v.masterKey(h)
-	return h, master, err
+	h.Generation, h.Salt = max(v.header.Generation, st.Vault)+1, make([]byte, 16)
+	rand.Read(h.Salt)
+	return h, nil
 }
 
 // Settle makes the state know of the file, which a crash can have left behind it.
 func (v *vault) Settle(ctx context.Context) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	st, err := stateOf(v.opt.Data)
-	if err != nil || v.header.KDF == "" || v.header.Generation <= st.Vault {
-		return err
+	if v.err != nil || v.header.KDF == "" {
+		return v.err
 	}
 	return v.opt.Log.knowVault(ctx, v.header.Generation)
-}
-
-// kdf is "key" or "argon2id", "" if there is no vault.
-func (v *vault) kdf() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.header.KDF
-}
-
-// protect gives the vault that the next Set makes a passphrase.
-func (v *vault) protect(phrase string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.opt.New = phrase
 }
 
 // Close lets go of the files.

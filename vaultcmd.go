@@ -68,7 +68,7 @@ func parseVaultSet(args []string) (e vaultEntry, protect bool, err error) {
 	if len(names) != 1 {
 		return e, false, usageErrorf(vaultUsage)
 	}
-	if e.Name = names[0]; !vaultNameForm.MatchString(e.Name) {
+	if e.Name = names[0]; !secretName.MatchString(e.Name) {
 		return e, false, usageErrorf("%v", errSecretName)
 	}
 	return e, protect, nil
@@ -115,7 +115,7 @@ const maxTypedLine = 4095
 
 // choosePassphrase has the owner choose one for a vault that is to be made.
 func (a *app) choosePassphrase(ctx context.Context) error {
-	switch kdf := a.vault.kdf(); {
+	switch kdf := a.vault.header.KDF; {
 	case kdf == "argon2id":
 		return nil
 	case kdf != "" || a.cfg.VaultKey != "":
@@ -134,7 +134,7 @@ func (a *app) choosePassphrase(ctx context.Context) error {
 	case len(first) < minSecret:
 		return fmt.Errorf("a passphrase has %d bytes or more; nothing was kept", minSecret)
 	}
-	a.vault.protect(first)
+	a.vault.opt.New = first
 	return nil
 }
 
@@ -205,7 +205,7 @@ var vaultFixes = map[error]string{errVaultHead: vaultAnew, errVaultBody: vaultAn
 func (a *app) checkVault(ctx context.Context, add func(name string, err error, line, fix string)) {
 	err := a.unlock(ctx)
 	list, _ := a.vault.Values()
-	kdf := a.vault.kdf()
+	kdf := a.vault.header.KDF
 	if err != nil {
 		fix := vaultFixes[err]
 		switch {
