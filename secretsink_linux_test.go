@@ -101,7 +101,11 @@ func newSinkRig(t *testing.T, settings string) *sinkRig {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		if len(r.replies) > 0 {
-			w.Write(r.replies[0])
+			for _, event := range bytes.SplitAfter(r.replies[0], []byte("\n\n")) { // each by itself
+				w.Write(event)
+				w.(http.Flusher).Flush()
+				time.Sleep(time.Millisecond)
+			}
 			r.replies = r.replies[1:]
 		}
 	}))
@@ -156,7 +160,7 @@ func reply(text string, calls ...[2]string) []byte {
 	}
 	for _, field := range []string{"reasoning_content", "content"} {
 		for rest := []rune(text); len(rest) > 0; {
-			n := min(3, len(rest))
+			n := min(9, len(rest))
 			event(map[string]any{field: string(rest[:n])})
 			rest = rest[n:]
 		}
@@ -324,7 +328,7 @@ func TestSecretsReachNoSink(t *testing.T) {
 		r.replies = append(r.replies, reply(said, chunk...))
 	}
 	r.replies = append(r.replies, reply(said))
-	r.task("--json", "--chat", "a", "do it with "+said)
+	r.task("--json", "--chat", "a", r.secrets[6]+" is what to do it with, and "+said)
 	if n := strings.Count(string(r.outputs["stdout of "+fmt.Sprint(2*len(r.secrets), " run")]), `"type":"result"`); n != len(calls) {
 		t.Fatalf("%d results of %d calls", n, len(calls))
 	}
