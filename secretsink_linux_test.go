@@ -372,7 +372,10 @@ func TestSecretsInQuestions(t *testing.T) {
 	said := strings.Join(r.secrets, " and ")
 	r.replies = [][]byte{reply(said, [2]string{"shell", `{"command":"curl -u '{{vault:S3}}' h.test; echo \"{{vault:S4}}\""}`}), reply(said)}
 	done := make(chan struct{})
-	go func() { defer close(done); r.task("--wait", "--chat", "b", "now use "+said) }()
+	go func() {
+		defer close(done)
+		r.task("--wait", "--chat", "b", strings.Repeat("w", maxWords-100)+r.secrets[6]+" and "+said)
+	}() // a card cuts the first
 	var id string
 	waitFor(t, func() bool {
 		out, _ := r.quiet("approvals", "list")

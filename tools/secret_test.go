@@ -314,3 +314,48 @@ func FuzzPlaceholder(f *testing.F) {
 		}
 	})
 }
+
+// What a tool cuts, it has without secrets, also those that the cut goes through.
+func TestCutsHideSecrets(t *testing.T) {
+	const secret = "0123456789abcdef"
+	host := &Host{Redact: func(s string) string { return strings.ReplaceAll(s, secret, "{{vault:K}}") }}
+	text := "ab" + secret + "cd" + secret + secret
+	for _, c := range []struct {
+		from, to int
+		want     string
+	}{
+		{0, 100, "ab{{vault:K}}cd{{vault:K}}{{vault:K}}"},
+		{0, 2, "ab"},
+		{0, 3, "ab{{vault:K}}"},
+		{0, 17, "ab{{vault:K}}"},
+		{5, 19, "{{vault:K}}c"},
+		{5, 9, "{{vault:K}}"},
+		{17, 21, "{{vault:K}}cd{{vault:K}}"},
+		{18, 20, "cd"},
+		{18, 19, "c"},
+		{30, 40, "{{vault:K}}{{vault:K}}"},
+		{4, 4, "{{vault:K}}"},
+		{18, 18, ""},
+	} {
+		if got := host.shown(text, c.from, c.to); got != c.want {
+			t.Errorf("[%d:%d]: %q, want %q", c.from, c.to, got, c.want)
+		}
+	}
+	b := newFilesBench(t)
+	b.put("app/f", strings.Repeat("x", 1000)+secret+strings.Repeat("y", 1000)+"\nfind "+strings.Repeat("z", searchLine-10)+secret+" end\n")
+	for _, offset := range []int64{0, 990, 1001, 1008, 1015} {
+		for _, limit := range []int64{16, 20, 1005, 5000} {
+			call := b.call("action", "read", "path", "f", "offset", offset, "limit", limit)
+			call.Host.Redact = host.Redact
+			if out := Files.Execute(t.Context(), call); out.Err != "" || strings.ContainsAny(strings.ReplaceAll(out.Text, "{{vault:K}}", ""), "0123456789") {
+				t.Errorf("from %d, %d bytes: %+v", offset, limit, out)
+			}
+		}
+	}
+	call := b.call("action", "search", "path", ".", "pattern", "find")
+	call.Host.Redact = host.Redact
+	out := Files.Execute(t.Context(), call)
+	if _, line, _ := strings.Cut(out.Text, "find"); !strings.HasSuffix(strings.TrimSpace(line), "{{vault:K}}…") {
+		t.Errorf("search: %+v", out)
+	}
+}
