@@ -97,7 +97,11 @@ func (s *Sentinel) secrets(c *callState) (list []vaultEntry, err error) {
 // judgeSecrets says where the secrets of a call go, and warns of each that leaves
 // what it is bound to.
 func (s *Sentinel) judgeSecrets(c *callState) (why, step string) {
-	if c.hop && len(c.plan.Secrets) > 0 {
+	c.secretsTo = nil
+	switch {
+	case len(c.plan.Secrets) == 0:
+		return "", ""
+	case c.hop:
 		return "a redirect names a secret", stepGuard
 	}
 	list, err := s.secrets(c)

@@ -328,7 +328,7 @@ func TestSecretsReachNoSink(t *testing.T) {
 		r.replies = append(r.replies, reply(said, chunk...))
 	}
 	r.replies = append(r.replies, reply(said))
-	r.task("--json", "--chat", "a", r.secrets[6]+" is what to do it with, and "+said)
+	r.task("--json", "--chat", "a", "do it with "+r.secrets[6]+" and "+said)
 	if n := strings.Count(string(r.outputs["stdout of "+fmt.Sprint(2*len(r.secrets), " run")]), `"type":"result"`); n != len(calls) {
 		t.Fatalf("%d results of %d calls", n, len(calls))
 	}
