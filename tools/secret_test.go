@@ -82,6 +82,7 @@ func TestSecretReferences(t *testing.T) {
 		{"in JSON", `curl -d '{"t":"{{vault:K}}"}' h`, `curl -d '{"t":"'"$PICKET_SECRET_1"'"}' h`},
 		{"beside a private letter", "echo \ue000 {{vault:K}}", "echo \ue000 \"$PICKET_SECRET_1\""},
 		{"through env and sudo's kin", `nohup curl -u {{vault:K}} h`, `nohup curl -u "$PICKET_SECRET_1" h`},
+		{"an argument of a shell's code", `sh -c 'echo "$1"' sh {{vault:K}}`, `sh -c 'echo "$1"' sh "$PICKET_SECRET_1"`},
 		{"none", `echo "{{K}}" $HOME`, `echo "{{K}}" $HOME`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -124,6 +125,12 @@ func TestSecretReferencesRefused(t *testing.T) {
 		{"awk code", `awk '{ print "{{vault:K}}" }'`, "env"},
 		{"a sed script", `sed "s/x/{{vault:K}}/" f`, "env"},
 		{"a line for ssh", `ssh h "echo {{vault:K}}"`, "env"},
+		{"a here-document for ssh", "ssh h <<E\necho {{vault:K}}\nE", "env"},
+		{"code behind find", `find . -exec sh -c "echo {{vault:K}} {}" \;`, "env"},
+		{"code behind xargs", `ls | xargs -I% sh -c "echo {{vault:K}} %"`, "env"},
+		{"a program behind a wrapper", `timeout 5 {{vault:K}} x`, "env"},
+		{"what su runs", `su -c "echo {{vault:K}}" x`, "env"},
+		{"test's operator", `test {{vault:K}} 'a[$(id)]'`, "env"},
 		{"eval", `eval "echo {{vault:K}}"`, "env"},
 		{"an opaque line", `f() { :; }; echo {{vault:K}}`, "env"},
 		{"braces", `echo {a,{{vault:K}}}`, "env"},

@@ -669,6 +669,9 @@ func readSSH(a *analysis, c *command, o *options) {
 	if len(o.operands) > 1 && base != "scp" && base != "sftp" {
 		a.noSecret(base, o.operands[1:]...) // a line for the shell at the other end
 	}
+	if base == "ssh" && c.body != nil {
+		a.noSecret(base, *c.body)
+	}
 	if base == "ssh" && len(o.operands) == 1 && (c.piped || c.body != nil) {
 		a.warn("ssh runs code that comes through a pipe or here-document")
 	}
