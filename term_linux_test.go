@@ -271,7 +271,7 @@ func (tt *ttyTest) screen() string {
 // see waits until the text has been shown n times.
 func (tt *ttyTest) see(text string, n int) {
 	tt.t.Helper()
-	for end := time.Now().Add(10 * time.Second); strings.Count(tt.screen(), text) < n; {
+	for end := time.Now().Add(30 * time.Second); strings.Count(tt.screen(), text) < n; {
 		if time.Now().After(end) {
 			tt.t.Fatalf("%q was not shown %d times, but:\n%q", text, n, tt.screen())
 		}
@@ -286,7 +286,7 @@ func (tt *ttyTest) want(report string) {
 		if got != report {
 			tt.t.Fatalf("answer %q, want %q; shown:\n%q", got, report, tt.screen())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		tt.t.Fatalf("no answer; shown:\n%q", tt.screen())
 	}
 }

@@ -453,7 +453,7 @@ func TestVaultKeys(t *testing.T) {
 			}
 			_, statErr := os.Lstat(key)
 			v, err := openVault(o)
-			defer v.Close()
+			t.Cleanup(func() { v.Close() })
 			if tt.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -563,7 +563,7 @@ func TestVaultPassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := openVault(o)
-	defer v.Close()
+	t.Cleanup(func() { v.Close() })
 	if !errors.Is(err, errVaultLocked) {
 		t.Fatalf("without its passphrase: %v", err)
 	}
