@@ -335,7 +335,7 @@ func TestSecretsReachNoSink(t *testing.T) {
 	r.replies = [][]byte{reply(said, calls[:4]...), reply(said)}
 	r.task("--chat", "a", "--show-thinking", said)
 	r.replies = [][]byte{reply(said, calls[0]), reply(said)}
-	r.run(said, "run", "--base-url", r.model.URL+"/v1", "--model", "stub", "what is this?") // piped in
+	r.run(said, "run", "--base-url", r.model.URL+"/v1", "--model", "stub", "what is this?")     // piped in
 	r.modelErr = "no such thing as " + strings.Repeat("e", 200) + r.secrets[6] + " and " + said // cut within the first
 	r.task("--chat", "a", "again")
 	for i, v := range r.secrets {
