@@ -294,14 +294,18 @@ func labelLines(list []chatLabel) []string {
 }
 
 // seen reports whether a URL stands verbatim in the owner's words or in a
-// result of the chat. Only then did the model not make it up.
+// result of the chat. Only then did the model not make it up. People write
+// addresses without a scheme, so in the owner's words that counts too.
 func (t *Turn) seen(urls ...string) bool {
 	for _, l := range t.Chat.Messages {
 		if l.Role == "assistant" || l.Role == "user" && l.Channel == channelAPI {
 			continue
 		}
+		words, _, _ := strings.Cut(l.Content, "\n\n"+pipedBegin+"\n")
 		for _, u := range urls {
-			if u != "" && containsURL(l.Content, u) {
+			_, bare, _ := strings.Cut(u, "://")
+			if u != "" && containsURL(l.Content, u) || bare != "" && l.Role == "user" &&
+				(containsURL(words, bare) || containsURL(words, strings.TrimSuffix(bare, "/"))) {
 				return true
 			}
 		}
@@ -309,22 +313,27 @@ func (t *Turn) seen(urls ...string) bool {
 	return false
 }
 
-// containsURL finds a URL that ends where the text's does: a longer one with
-// the same beginning is another address.
+// containsURL finds a URL that begins and ends where the text's does: a longer
+// one with the same beginning or end is another address.
 func containsURL(text, u string) bool {
+	const after = " \t\r\n\"'<>)]}`"
 	for from := 0; ; {
 		i := strings.Index(text[from:], u)
 		if i < 0 {
 			return false
 		}
-		end := from + i + len(u)
-		if end == len(text) || strings.ContainsRune(" \t\r\n\"'<>)]}`,|", rune(text[end])) {
+		i += from
+		from = i + 1
+		if !strings.Contains(u, "://") && i > 0 && !strings.HasSuffix(text[:i], "://") && !strings.ContainsRune(after+"([{,|:=", rune(text[i-1])) {
+			continue
+		}
+		end := i + len(u)
+		if end == len(text) || strings.ContainsRune(after+",|", rune(text[end])) {
 			return true
 		}
-		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(" \t\r\n\"'<>)]}`", rune(rest[0])) {
+		if rest := strings.TrimLeft(text[end:], ".;:!?"); rest == "" || strings.ContainsRune(after, rune(rest[0])) {
 			return true
 		}
-		from += i + 1
 	}
 }
 

@@ -82,6 +82,9 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 	if scan.later != "" {
 		j.warn("the code names " + scan.later)
 	}
+	if scan.git && !facts.Boxed { // a box protects repositories that are there, and names new ones
+		j.warn("the code names .git")
+	}
 	if network || !facts.Boxed || !facts.NetBlocked {
 		t.Widest, t.Why = Task, "it can send data to any host"
 	}
@@ -106,6 +109,7 @@ type pythonScan struct {
 
 	absolute []string // absolute paths in string literals
 	later    string   // a file that others run or obey, and who
+	git      bool     // the folder's bare name: mostly one to be skipped
 }
 
 const (
@@ -285,7 +289,11 @@ func (s *pythonScan) literal(code string, i int, prefix string, depth int) int {
 		}
 	}
 	text := code[start:min(i, len(code))]
-	s.text(text)
+	if text == ".git" {
+		s.git = true
+	} else {
+		s.text(text)
+	}
 	if strings.ContainsAny(prefix, "ft") && strings.Contains(text, "{") {
 		if depth > 4 {
 			s.dynamic = true

@@ -131,6 +131,23 @@ func TestPythonScope(t *testing.T) {
 	}
 }
 
+// Scripts that walk a tree leave .git out by name; where nothing protects it, that
+// is worth a look.
+func TestPythonNamesGit(t *testing.T) {
+	for code, warns := range map[string]bool{
+		"skip = {'.git', 'node_modules', '.vscode'}": false,
+		"open('.git/hooks/pre-commit', 'w')":         true,
+		"x = '.git' + '/hooks'; open('.envrc')":      true,
+	} {
+		if j := judgePy(t, code, true); (len(j.Warnings) > 0) != warns {
+			t.Errorf("%q: warnings %q", code, j.Warnings)
+		}
+		if j := judgePy(t, code, false); (len(j.Warnings) > 0) != (warns || strings.Contains(code, "'.git'")) {
+			t.Errorf("%q without a box: warnings %q", code, j.Warnings)
+		}
+	}
+}
+
 func FuzzPythonScan(f *testing.F) {
 	for _, s := range []string{"import os", "f'{x!r:{w}}'", `"""`, `'\`, "from os import (a,\n b)", "rb'/x' f\"{f'{1}'}\"", "# coding: x", "import a.b as c, d"} {
 		f.Add(s)

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -362,7 +363,7 @@ func writeWarning(p string) string {
 	if strings.HasPrefix(p, "/dev/") && !strings.HasPrefix(p, "/dev/shm/") {
 		return "writes to a device"
 	}
-	if why := startedLater(p); why != "" {
+	if why := cmp.Or(startedLater(p), startedLater(p+"/")); why != "" { // it can be a folder
 		return "writes what " + why
 	}
 	switch base := path.Base(p); {
