@@ -335,6 +335,9 @@ func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) e
 // Grant records what an answer granted, or the command line: first in the audit log, so that none holds which that does not
 // have. call is the call that asked, with its chat and channel. Grants of Task end with EndTurn.
 func (a *Approvals) Grant(ctx context.Context, call Record, turn string, grants []Grant) error {
+	grants = slices.DeleteFunc(grants, func(g Grant) bool { // a key with a secret in it cannot be written down
+		return a.redact != nil && a.redact(g.Key) != g.Key
+	})
 	if len(grants) == 0 {
 		return nil
 	}

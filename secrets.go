@@ -97,7 +97,7 @@ func (s *Sentinel) secrets(c *callState) (list []vaultEntry, err error) {
 // judgeSecrets says where the secrets of a call go, and warns of each that leaves
 // what it is bound to.
 func (s *Sentinel) judgeSecrets(c *callState) (why, step string) {
-	c.secretsTo = nil
+	c.secrets = nil
 	switch {
 	case len(c.plan.Secrets) == 0:
 		return "", ""
@@ -109,7 +109,7 @@ func (s *Sentinel) judgeSecrets(c *callState) (why, step string) {
 		return err.Error(), stepGuard
 	}
 	var warnings []string
-	c.secretsTo, warnings = secretWarnings(list, c.tool.Name, &c.j)
+	c.secrets, warnings = secretWarnings(list, c.tool.Name, &c.j)
 	c.j.Warnings = append(slices.Clip(c.j.Warnings), warnings...)
 	return "", ""
 }

@@ -54,18 +54,16 @@ const (
 
 // callState is one call on its way through the gate.
 type callState struct {
-	id     string
-	t      *Turn
-	call   ToolCall
-	digest string // hex SHA-256 of the exact argument bytes
-	tool   tools.Tool
-	args   tools.Args
-	plan   tools.Plan
-	j      tools.Judgement
-	d      Decision
-
-	secretsTo []string // "NAME → where it goes"
-
+	id      string
+	t       *Turn
+	call    ToolCall
+	digest  string // hex SHA-256 of the exact argument bytes
+	tool    tools.Tool
+	args    tools.Args
+	plan    tools.Plan
+	j       tools.Judgement
+	d       Decision
+	secrets []string // "NAME → where it goes"
 	by      string
 	started time.Time
 
@@ -221,7 +219,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
-		Labels: labelLines(c.t.Chat.Sources), Secrets: c.secretsTo, Change: s.change(c), Redact: s.redact})
+		Labels: labelLines(c.t.Chat.Sources), Secrets: c.secrets, Change: s.change(c), Redact: s.redact})
 	c.asked++
 	id := c.id
 	if c.asked > 1 { // what is asked is not what was asked before
@@ -253,9 +251,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
 	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, slices.DeleteFunc(grantsFor(&in, a.Scope), func(g Grant) bool {
-			return s.redact(g.Key) != g.Key // it could not be written down
-		}))
+		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
 	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
