@@ -166,10 +166,8 @@ func (a *Agent) begin(ctx context.Context, t *Turn) error {
 	if err := a.log.Append(ctx, false, recs...); err != nil {
 		return err
 	}
-	if len(t.Caller.Allow) > 0 {
-		if err := a.gate.approvals.Grant(ctx, t.record(nil), t.ID, t.Caller.Allow); err != nil {
-			return err
-		}
+	if err := a.gate.approvals.Grant(ctx, t.record(nil), t.ID, t.Caller.Allow); err != nil {
+		return err
 	}
 	var labels []chatLabel
 	if t.Piped != "" {

@@ -153,7 +153,7 @@ func (a *app) facts() error {
 		}
 	}
 	a.box, err = newSandbox(boxConfig{Mode: s.Mode, Network: s.Network, Workspace: dir, ExtraRoots: a.cfg.Roots, Writable: s.Writable,
-		ReadOnly: s.ReadOnly, PassEnv: s.Env, Hide: own, Filter: a.red.Filter})
+		HostPorts: s.HostPorts, ReadOnly: s.ReadOnly, PassEnv: s.Env, Hide: own, Filter: a.red.Filter})
 	if err != nil {
 		return err
 	}
@@ -196,6 +196,9 @@ func (a *app) data(ctx context.Context) error {
 	}
 	a.approvals.redact = a.red.String
 	a.closers = append(a.closers, a.approvals.Close)
+	if a.reads {
+		return nil
+	}
 	return a.approvals.Sweep(ctx)
 }
 
@@ -406,6 +409,9 @@ func (a *app) boxSentence() string {
 	switch {
 	case st.RefuseExec != "":
 		return "Commands cannot be run here: " + st.RefuseExec + "."
+	case st.NetProxied:
+		return "Commands and Python run in a sandbox: the workspace is writable, home does not exist, and there is no network unless the call asks for it; " +
+			"then it is an HTTP proxy, set in the environment, that reaches web hosts, each one after the owner or the policy admitted it."
 	case st.Boxed && st.NetBlocked:
 		return "Commands and Python run in a sandbox: the workspace is writable, home does not exist, and there is no network unless the call asks for it."
 	case st.Boxed:

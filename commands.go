@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,7 +92,7 @@ func (p *program) withData(ctx context.Context, list bool, f func(*app) error) e
 	if err != nil {
 		return err
 	}
-	if list {
+	if a.reads = list; list {
 		if _, err := os.Stat(filepath.Join(a.folders.Data, auditName)); errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
@@ -296,6 +297,10 @@ func (p *program) auditTable(ctx context.Context, dir string, args []string) err
 	fs.StringVar(&v.Chat, "chat", "", "")
 	if err := parseFlags(fs, args); err != nil {
 		return p.helpOr(err)
+	}
+	if isTerminal(p.stdout) {
+		width, _ := sizeOf(p.stdout)
+		v.Width, _ = strconv.Atoi(cmp.Or(os.Getenv("COLUMNS"), strconv.Itoa(width)))
 	}
 	var err error
 	if v.N, err = strconv.Atoi(*n); err != nil || v.N < 0 || fs.NArg() > 0 {

@@ -93,7 +93,7 @@ type ruleConfig struct {
 
 type sandboxConfig struct {
 	Mode      string   `json:"mode" one:"auto bwrap off"`
-	Network   string   `json:"network" one:"host"`
+	Network   string   `json:"network" one:"proxy host"`
 	HostPorts []int    `json:"host_ports" range:"1..65535"`
 	Env       []string `json:"env" is:"variable"`
 	Writable  []string `json:"writable" is:"absPath"`

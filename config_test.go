@@ -76,7 +76,7 @@ sentinel.always_ask_tools []
 sentinel.taint_tracking true
 sentinel.egress_allowlist ["*.wikipedia.org","github.com","*.github.com","*.githubusercontent.com","pypi.org","*.pypi.org","proxy.golang.org","pkg.go.dev"]
 sandbox.mode "auto"
-sandbox.network "host"
+sandbox.network "proxy"
 sandbox.host_ports []
 sandbox.env []
 sandbox.writable []
@@ -193,7 +193,7 @@ func TestFaultsInTheFile(t *testing.T) {
 		{"wrong element", `{"extra_roots": ["/a", 1]}`, `:1:24: extra_roots[1]: must be a text in quotes`},
 		{"relative root", `{"extra_roots": ["a"]}`, `:1:18: extra_roots[0]: "a" must be an absolute path, or start with ~/`},
 		{"not one of", `{"sentinel": {"mode": "yolo"}}`, `:1:23: sentinel.mode: must be ask, strict, auto, not "yolo"`},
-		{"network that does not exist", `{"sandbox": {"network": "none"}}`, `:1:25: sandbox.network: must be host, not "none"`},
+		{"network that does not exist", `{"sandbox": {"network": "none"}}`, `:1:25: sandbox.network: must be proxy, host, not "none"`},
 		{"duration as number", `{"approvals": {"timeout": 60}}`, `:1:27: approvals.timeout: must be a duration in quotes, such as "90s", "3m", "1h" or "200d"`},
 		{"negative duration", `{"approvals": {"timeout": "-1h"}}`, `:1:27: approvals.timeout: must be a duration in quotes, such as "90s", "3m", "1h" or "200d"`},
 		{"no duration at all", `{"approvals": {"timeout": "0s"}}`, `:1:27: approvals.timeout: must be from 1s to 365d`},

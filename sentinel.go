@@ -66,6 +66,7 @@ type callState struct {
 	secrets []string // "NAME → where it goes"
 	by      string
 	started time.Time
+	before  Labels // with which it was decided on
 
 	hop     bool // a redirect of an approved fetch
 	asked   int  // questions so far
@@ -164,11 +165,20 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
 		in := s.input(ctx, c)
+		c.before = in.Labels
 		c.d = s.policy.Decide(in)
 		switch c.d.Verdict {
 		case Allow:
 			c.by = c.d.By
-			return Result{}, false
+			if c.d.Grants == nil {
+				return Result{}, false
+			}
+			switch err := s.byGrant(ctx, c, in); {
+			case err == nil:
+				return Result{}, false
+			case c.decided || ctx.Err() == nil && !errors.Is(err, errNoGrant):
+				return s.decline(ctx, c, Answer{}, err), true
+			}
 		case Ask:
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
@@ -187,17 +197,36 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 			c.d = d
 			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
 		}
-		if d.Verdict == Allow { // by what the answer granted: the call is the same
+		if d.Verdict == Allow { // granted meanwhile: the call is the same
 			d = c.d
 		}
 		why := voids(&in, &now, c.d, d)
 		if why == "" {
+			if err := s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope)); err != nil {
+				return s.decline(ctx, c, a, err), true
+			}
 			c.by = "owner"
 			return Result{}, false
 		}
 		c.t.Emit(Event{Type: "text", Text: "the answer is void: " + why, wait: true})
 	}
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
+}
+
+// byGrant records that a grant lets the call through, if it still does. The
+// record is in its place before a revocation can be, and then synced.
+func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
+	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
+		in.Grants = held
+		if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
+			return errNoGrant
+		}
+		return s.recordDecision(ctx, c, Allow)
+	})
+	if err == nil {
+		err = s.log.Append(context.WithoutCancel(ctx), true)
+	}
+	return err
 }
 
 // input is what the policy decides about: the call as it is now.
@@ -211,8 +240,7 @@ func (s *Sentinel) input(ctx context.Context, c *callState) Input {
 	}
 }
 
-// question asks the owner, where that can be done, and keeps what the answer
-// grants.
+// question asks the owner, where that can be done.
 func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
 	from := c.t.Caller
 	if from.Ask == nil && !from.Wait {
@@ -250,9 +278,6 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
-	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
-	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
 	if from.Ask == nil {
@@ -391,6 +416,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		}
 		return ask(ctx, s.redact(q))
 	}
+	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
 	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: args, Plan: c.plan, Judgement: c.j, Secrets: vars, Host: &host})
 }

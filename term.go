@@ -393,6 +393,9 @@ func (t *terminal) cardLines(card Card, width int) (rows []string) {
 		lead := "│ "
 		for rest := t.safe(line); ; lead = "│   " {
 			row := cutCols(rest, max(width, 20)-1-cols(lead))
+			if i := strings.LastIndexByte(row, ' '); len(row) < len(rest) && i > len(row)/2 {
+				row = row[:i+1]
+			}
 			rows = append(rows, lead+row)
 			if rest = rest[len(row):]; rest == "" {
 				break

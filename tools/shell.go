@@ -52,7 +52,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		Warnings: slices.Clone(a.warnings),
 		Commands: a.commands, Argv: a.argv,
 	}
-	j.reach(facts, network)
+	j.reach(facts, network, a.hosts)
 	j.Summary = "shell: " + oneLine(line)
 	if network && facts.Boxed {
 		j.Summary = "shell (network): " + oneLine(line)
@@ -64,6 +64,9 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	if a.moved && facts.Env["CDPATH"] && j.Opaque == "" {
 		j.Opaque = "CDPATH decides where cd goes"
+	}
+	if strings.ContainsFunc(line, invisible) {
+		j.warn("it holds characters that do not show")
 	}
 	a.judgeWrites(&j, facts)
 	for i := range a.calls {
@@ -78,6 +81,9 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 			j.addTarget(Target{Key: "shell:true", Widest: Always})
 		}
 	}
+	for _, t := range j.netTargets() {
+		j.addTarget(t)
+	}
 	if !facts.Boxed {
 		j.Why = append(j.Why, "it runs outside the sandbox")
 		for _, p := range plan.Paths { // which of them it writes is known of few programs
@@ -87,7 +93,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		}
 	}
 	if network {
-		j.Why = append(j.Why, reachesNetwork)
+		j.Why = append(j.Why, j.networkWhy())
 	}
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
@@ -100,15 +106,28 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	return j
 }
 
-const reachesNetwork = "it can reach the network and what listens on this machine"
+const (
+	reachesNetwork = "it can reach the network and what listens on this machine"
+	reachesHosts   = "it can use the network; about a host that is not named here it is decided when it connects"
+)
+
+func (j *Judgement) networkWhy() string {
+	if j.Proxied {
+		return reachesHosts
+	}
+	return reachesNetwork
+}
 
 // reach fills in what follows from where code runs and whether it can have the
 // network, alike for the shell and for Python.
-func (j *Judgement) reach(facts Facts, network bool) {
+func (j *Judgement) reach(facts Facts, network bool, hosts []string) {
 	j.Boxed, j.Network = facts.Boxed, network
 	open := network || !facts.Boxed || !facts.NetBlocked
-	if !open {
+	switch j.Proxied = network && facts.NetProxied; {
+	case !open:
 		j.Egress = Egress{Kind: EgressNone}
+	case j.Proxied:
+		j.Egress = Egress{Kind: EgressHosts, Hosts: facts.reachable(hosts)}
 	}
 	j.Sends, j.ReadsUntrusted = open, open
 	j.ReadsPrivate = !facts.Boxed || facts.MoreShown || len(facts.Roots) > 1
@@ -336,14 +355,22 @@ func runCommand(ctx context.Context, c *Call, cmd Command) Output {
 	if out.Err == "" || !r.Started || r.Stopped {
 		return out
 	}
-	if c.Judgement.Boxed && !cmd.Network && lacksNetwork(out.Text) {
+	switch {
+	case !c.Judgement.Boxed || !lacksNetwork(out.Text):
+	case !cmd.Network:
 		out.Notes = append(out.Notes, "it had no network: if it needs one, call again with network=true")
+	case c.Judgement.Proxied:
+		out.Notes = append(out.Notes, noProxy)
 	}
 	if c.Judgement.Boxed && strings.Contains(out.Text, "Read-only file system") && strings.Contains(out.Text, ".git") {
 		out.Notes = append(out.Notes, "the repository's .git is read-only here: use a line of plain git commands to change it")
 	}
 	return out
 }
+
+// noProxy is for a call that had the proxy and still found no network.
+const noProxy = "the only way to the network is the HTTP proxy that the *_PROXY variables name: what cannot use one (ssh, git over ssh, " +
+	"fetch of Node before 24, a resolver of its own) reaches nothing; the owner can give such calls the machine's network with \"sandbox\": {\"network\": \"host\"}"
 
 // networkErrors are what resolvers, libc and common clients print without a route.
 var networkErrors = []string{"could not resolve", "couldn't resolve", "name or service not known", "name resolution", "network is unreachable",

@@ -444,3 +444,17 @@ func FuzzShellJudge(f *testing.F) {
 func onlyBuiltins(j Judgement) bool {
 	return !slices.ContainsFunc(j.Targets, func(t Target) bool { return t.Why != "" })
 }
+
+// A line that shows as another is asked about each time, whatever was granted.
+func TestCharactersThatDoNotShowWarn(t *testing.T) {
+	for _, line := range []string{"g\u200bit status", "rm\u2060 x", "git status \u202e", "echo \U000e0041", "ls '\ufeff'", "cat a\u3164"} {
+		if j := judgeLine(t, line, true); len(j.Warnings) == 0 && j.Opaque == "" || j.Widest != Once {
+			t.Errorf("%q: warnings %q, up to %v", line, j.Warnings, j.Widest)
+		}
+	}
+	for _, line := range []string{"git commit -m 'füge 你好 hinzu ✓'", "echo '👩\u200d💻 ❤\ufe0f'", "printf 'a\tb'"} {
+		if j := judgeLine(t, line, true); len(j.Warnings) > 0 || j.Opaque != "" {
+			t.Errorf("%q: warnings %q, opaque %q", line, j.Warnings, j.Opaque)
+		}
+	}
+}

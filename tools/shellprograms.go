@@ -495,6 +495,7 @@ func (a *analysis) command(c command) {
 			argv[i] = w.Text
 		}
 		a.network = a.network || namesURL(argv[i])
+		a.hosts = addHosts(a.hosts, argv[i])
 		a.peek(argv[i])
 		if p, ok := plainPath(*w); ok && i > 0 && (rooted(p) || strings.HasPrefix(p, "../")) {
 			a.touch(p, c.cwd)

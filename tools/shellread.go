@@ -706,6 +706,11 @@ func readCurl(a *analysis, c *command, o *options) {
 			o.bad = scheme + "://"
 		}
 	}
+	for _, w := range o.operands { // http is what it adds
+		if text := w.Text + w.Prefix; !strings.Contains(text, "://") && (w.Const || strings.Contains(text, "/")) {
+			a.hosts = addHosts(a.hosts, "http://"+text)
+		}
+	}
 }
 
 // goCommands are the sub-commands of go that only build and look, with their

@@ -18,6 +18,7 @@ type analysis struct {
 	loose    string // why no grant covers it where no sandbox holds its writes
 	warnings []string
 	network  bool
+	hosts    []string // named by URLs
 
 	calls    []progCall
 	builtins []string // of the shell, in the line
@@ -120,6 +121,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		a.setName(l.Name)
 		for _, w := range l.Words {
 			a.network = a.network || namesURL(w.Raw)
+			a.hosts = addHosts(a.hosts, w.Raw)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))

@@ -163,7 +163,10 @@ type Facts struct {
 
 	Boxed      bool // shell and Python calls run in the sandbox
 	NetBlocked bool // and their network can be taken away
+	NetProxied bool // or reaches one host after the other, each decided on as it connects
 	MoreShown  bool // and see more than the writable roots and the system's folders
+
+	HostPorts []int // ports of this machine's loopback that such a call can reach
 
 	Paths    map[string]PathFact    // by PathUse.Name
 	Programs map[string]ProgramFact // by program word
@@ -220,6 +223,7 @@ type Judgement struct {
 	Sends          bool // sends more than a GET or HEAD would
 	RequestBytes   int  // size of the URL or query that leaves, 0 if none
 	Network        bool // a boxed call gets the network
+	Proxied        bool // but of it no host that is not among those of Egress, unless it is decided on
 	Boxed          bool // runs in the sandbox
 	ReadsPrivate   bool // this call may bring private data in
 	ReadsUntrusted bool // this call may bring words of others in
@@ -315,8 +319,9 @@ type Command struct {
 	Script    []byte            // handed over as a private read-only file, named by ScriptArg in Argv
 	Env       map[string]string // on top of the scrubbed environment
 	Network   bool
-	GitWrite  bool // .git is writable but for hooks and config
-	GitConfig bool // and its config too (the owner saw the warning)
+	Connect   func(context.Context, Dest) error // decides about each host before it is looked up; an error says why not
+	GitWrite  bool                              // .git is writable but for hooks and config
+	GitConfig bool                              // and its config too (the owner saw the warning)
 	Timeout   time.Duration
 	OutputMax int64 // bytes kept, head and tail; 0 means 1 MiB
 }
@@ -335,6 +340,25 @@ type ExecResult struct {
 	Stopped              bool // the context ended
 	Err                  string
 	Notes                []string
+	Net                  []NetUse // hosts that were reached, or that no answer can admit
+}
+
+// A Dest is where a boxed program wants to connect.
+type Dest struct {
+	Host   string // canonical; without a port if that is 80 or 443
+	Port   uint16
+	Method string // of HTTP; CONNECT for what cannot be seen, TCP for a port of this machine
+	URL    string // of a plain request, "" otherwise
+	Sends  bool   // it can carry more than a GET or HEAD
+	Bytes  int    // of the URL and the headers
+}
+
+// NetUse is what became of one destination.
+type NetUse struct {
+	Dest
+	Refused string // why it is nothing to connect to, "" if it is
+	Failed  string // why it could not be reached the last time, "" if it was
+	Out, In int64  // bytes
 }
 
 // Manifest is the description of every tool as data, for the golden file, the
