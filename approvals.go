@@ -389,8 +389,8 @@ func (a *Approvals) Held(ctx context.Context, turn string) (held []Grant) {
 	return held
 }
 
-// While runs fn with the grants that hold, and nobody revokes one meanwhile. A call that a grant lets through is to have its
-// decision recorded so: whoever reads that a grant was revoked knows that no later call ran by it.
+// While runs fn with the grants that hold, and nobody revokes one meanwhile. What they let through is to be recorded in it,
+// so that after the record of a revocation no call runs by that grant.
 func (a *Approvals) While(ctx context.Context, turn string, fn func(held []Grant) error) error {
 	return a.update(ctx, func() ([]Record, error) {
 		var held []Grant

@@ -117,7 +117,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
 		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: firstChars(s.redact(c.t.Text), 200),
 	})
-	sync := v == Allow && c.j.Risk != tools.Safe && c.d.Grants == nil // see byGrant
+	sync := v == Allow && c.by == "owner" && c.j.Risk != tools.Safe // see decide for the others
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)
 }
 

@@ -265,18 +265,33 @@ func TestRevokeAgainstLaunch(t *testing.T) {
 	}
 	wg.Wait()
 	r.gate.log.Append(t.Context(), true)
+	allowed := r.inForce()
+	for _, id := range started {
+		if !allowed[id] {
+			t.Errorf("call %s ran without a record", id)
+		}
+	}
+	if len(started) != len(allowed) || len(allowed) == 0 || len(allowed) == n {
+		t.Errorf("%d of %d calls were let through, %d ran", len(allowed), n, len(started))
+	}
+}
+
+// inForce checks by the order of the log that each call which ran by a grant did so while one was in force, and returns
+// those calls.
+func (r *gateRig) inForce() map[string]bool {
+	r.t.Helper()
 	data, err := os.ReadFile(filepath.Join(r.dir, "data", auditName))
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	inForce, byGrant, allowed := false, 0, map[string]bool{}
+	inForce, allowed := false, map[string]bool{}
 	for line := range bytes.Lines(data) {
 		var rec struct {
 			Kind, Call, By, Verdict string
 			Seq                     int
 		}
 		if err := json.Unmarshal(line, &rec); err != nil {
-			t.Fatal(err)
+			r.t.Fatal(err)
 		}
 		switch {
 		case rec.Kind == "grant":
@@ -284,24 +299,48 @@ func TestRevokeAgainstLaunch(t *testing.T) {
 		case rec.Kind == "revoke":
 			inForce = false
 		case rec.Kind == "decision" && rec.Verdict == "allow":
-			byGrant++
 			if allowed[rec.Call] = true; !inForce || rec.By != "grant" {
-				t.Errorf("record %d lets a call run by %s after the grant was revoked", rec.Seq, rec.By)
+				r.t.Errorf("record %d lets a call run by %s after the grant was revoked", rec.Seq, rec.By)
 			}
 		}
 	}
-	for _, id := range started {
-		if !allowed[id] {
-			t.Errorf("call %s ran without a record", id)
+	return allowed
+}
+
+// TestRevokeInMidDecision revokes a grant just when the gate decides by it: the revocation comes after the record of the
+// call, or the call does not run.
+func TestRevokeInMidDecision(t *testing.T) {
+	r := newGateRig(t)
+	r.asksFor(func(Card) Answer { return Answer{} })
+	cli := r.other("cli")
+	cli.grant(tools.Always, "act")
+	revoked := make(chan error, 1)
+	r.gate.mode = func() string { // is asked for in the decision
+		r.gate.mode = func() string { return "" }
+		go func() { _, err := cli.Revoke(context.Background(), "act"); revoked <- err }()
+		select {
+		case err := <-revoked:
+			revoked <- err
+		case <-time.After(200 * time.Millisecond):
 		}
+		return ""
 	}
-	if len(started) != byGrant || byGrant == 0 || byGrant == n {
-		t.Errorf("%d of %d calls were let through, %d ran", byGrant, n, len(started))
+	r.gate.Do(t.Context(), r.turn, call("act", `{"x":"1"}`))
+	if err := <-revoked; err != nil {
+		t.Error(err)
+	}
+	if n := len(r.inForce()); n != int(r.ran.Load()) {
+		t.Errorf("%d were allowed, %d ran", n, r.ran.Load())
+	}
+	r.gate.Do(t.Context(), r.turn, call("act", `{"x":"2"}`))
+	r.inForce()
+	if d := r.records("decision"); len(d) != 2 || d[1]["verdict"] != "deny" {
+		t.Errorf("after it: %v", d)
 	}
 }
 
-// TestGrantGoneBeforeTheRecord takes the grant away between the decision and its record: the call asks.
-func TestGrantGoneBeforeTheRecord(t *testing.T) {
+// A grant that is gone at the next call, in whatever way, lets nothing through: the call asks.
+func TestGrantGone(t *testing.T) {
 	for name, take := range map[string]func(r *gateRig, cli *desk){
 		"revoked":  func(r *gateRig, cli *desk) { cli.Revoke(t.Context(), "act") },
 		"cleared":  func(r *gateRig, cli *desk) { cli.Revoke(t.Context(), "") },
@@ -314,58 +353,20 @@ func TestGrantGoneBeforeTheRecord(t *testing.T) {
 			r.asksFor(func(Card) Answer { asked++; return Answer{} })
 			cli := r.other("cli")
 			cli.grant(tools.Day, "act")
-			// The mode is asked for in each decision, before the grants are; the judge's work comes before both.
-			c := &callState{id: "c_1", t: r.turn, call: call("act", `{}`)}
-			if why, _ := r.gate.prepare(c); why != "" {
-				t.Fatal(why)
-			}
-			in := r.gate.input(t.Context(), c)
-			if c.d = r.gate.policy.Decide(in); c.d.Verdict != Allow || c.d.By != "grant" {
-				t.Fatalf("%+v", c.d)
+			if r.gate.Do(t.Context(), r.turn, call("act", `{"x":"before"}`)); asked != 0 || r.ran.Load() != 1 {
+				t.Fatalf("asked %d times, ran %d times", asked, r.ran.Load())
 			}
 			take(r, cli)
-			if err := r.gate.byGrant(t.Context(), c, in); !errors.Is(err, errNoGrant) || c.decided {
-				t.Errorf("recorded: %v", err)
-			}
 			r.gate.Do(t.Context(), r.turn, call("act", `{}`))
-			if asked != 1 {
-				t.Errorf("asked %d times", asked)
+			if d := r.records("decision"); asked != 1 || r.ran.Load() != 1 || len(d) != 2 || d[1]["verdict"] != "deny" {
+				t.Errorf("asked %d times, ran %d times: %v", asked, r.ran.Load(), d)
 			}
-			r.wantRecords("deny", 0)
 		})
 	}
 }
 
 func (r *gateRig) later(d time.Duration) {
 	r.gate.approvals.now = func() time.Time { return time.Now().Add(d) }
-}
-
-// TestGrantEndsInMidDecision lets a grant's time run out between the look that decides and the one that records.
-func TestGrantEndsInMidDecision(t *testing.T) {
-	r := newGateRig(t)
-	asked := 0
-	r.asksFor(func(Card) Answer { asked++; return Answer{Allow: true} })
-	r.other("cli").grant(tools.Day, "act")
-	looks := 0
-	r.gate.approvals.now = func() time.Time { looks++; return time.Now() }
-	r.gate.approvals.Held(t.Context(), r.turn.ID)
-	each := looks
-	looks = 0
-	r.gate.approvals.now = func() time.Time {
-		if looks++; looks > each {
-			return time.Now().Add(25 * time.Hour)
-		}
-		return time.Now()
-	}
-	r.gate.timeout = 48 * time.Hour
-	r.gate.Do(t.Context(), r.turn, call("act", `{}`))
-	if each == 0 || asked != 1 || r.ran.Load() != 1 {
-		t.Errorf("%d looks, asked %d times, ran %d times", each, asked, r.ran.Load())
-	}
-	r.wantRecords("allow", 1)
-	if by := r.records("decision")[0]["by"]; by != "owner" {
-		t.Errorf("by %v", by)
-	}
 }
 
 // What an answer grants that is void, since the call changed while it waited, is not granted either.

@@ -123,7 +123,7 @@ func (g *netGate) input(ctx context.Context, d tools.Dest) (Input, *callState) {
 	if g.s.policy.listed(d.Host) && (d.Method == "CONNECT" || !d.Sends) {
 		n.j.Risk = tools.Moderate
 	}
-	in := g.s.input(ctx, n)
+	in := g.s.input(n, g.s.approvals.Held(ctx, n.t.ID))
 	in.Labels = g.c.before
 	switch {
 	case d.URL != "":

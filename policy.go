@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -428,6 +429,16 @@ func (in *Input) forms(arg string) *forms {
 		f.any = append(f.any, jsonText(val))
 	}
 	f.each = f.any
+	if arg == "url" { // what a server may make of escapes, for rules that deny or ask
+		for _, s := range f.each {
+			if plain, err := url.PathUnescape(s); err == nil && plain != s {
+				f.any = append(f.any, plain)
+				if u, err := tools.ParseURL(plain); err == nil {
+					f.any = append(f.any, u.String())
+				}
+			}
+		}
+	}
 	if in.Tool.Name == "shell" && arg == "command" {
 		f.each = j.Commands
 		f.any = append(f.any, j.Commands...)
@@ -464,6 +475,23 @@ func (in *Input) fits(r *rule) bool {
 		}
 	}
 	return true
+}
+
+// deniesFile reports whether a rule denies a search or listing one of the files that it comes upon, or reading that.
+func (p *Policy) deniesFile(in *Input, path string) bool {
+	action := in.Args["action"]
+	if action != "search" && action != "list" {
+		return false // its own path was decided about
+	}
+	for _, action := range []any{action, "read"} {
+		one := *in
+		one.Args, one.tried = map[string]any{"action": action, "path": path}, nil
+		one.Judgement.Forms = map[string][]string{"path": {path, strings.TrimPrefix(path, in.Workspace+string(filepath.Separator))}}
+		if v := p.voteRules(&one); v.cast && v.verdict == Deny {
+			return true
+		}
+	}
+	return false
 }
 
 // spelled tries a pattern on the spellings of one path, absolute and from the workspace: they are one form of it.

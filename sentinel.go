@@ -164,21 +164,31 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if ctx.Err() != nil {
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
-		in := s.input(ctx, c)
-		c.before = in.Labels
-		c.d = s.policy.Decide(in)
+		var in Input
+		// Nobody revokes a grant between this look at it and the record of what
+		// it lets through.
+		look := func(held []Grant) error {
+			in = s.input(c, held)
+			c.before = in.Labels
+			if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
+				return nil
+			}
+			c.by = c.d.By
+			return s.recordDecision(ctx, c, Allow)
+		}
+		err := s.approvals.While(ctx, c.t.ID, look)
+		if err != nil && !c.decided { // no grant holds
+			err = look(nil)
+		}
+		if c.decided && err == nil && c.j.Risk != tools.Safe {
+			err = s.log.Append(context.WithoutCancel(ctx), true) // on disk before the act
+		}
+		if err != nil {
+			return s.decline(ctx, c, Answer{}, err), true
+		}
 		switch c.d.Verdict {
 		case Allow:
-			c.by = c.d.By
-			if c.d.Grants == nil {
-				return Result{}, false
-			}
-			switch err := s.byGrant(ctx, c, in); {
-			case err == nil:
-				return Result{}, false
-			case c.decided || ctx.Err() == nil && !errors.Is(err, errNoGrant):
-				return s.decline(ctx, c, Answer{}, err), true
-			}
+			return Result{}, false
 		case Ask:
 		default:
 			return s.refuse(ctx, c, c.d.Step, strings.Join(c.d.Reasons, "; ")), true
@@ -191,7 +201,7 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if why, step := s.judge(c); why != "" {
 			return s.refuse(ctx, c, step, why), true
 		}
-		now := s.input(ctx, c)
+		now := s.input(c, s.approvals.Held(ctx, c.t.ID))
 		d := s.policy.Decide(now)
 		if d.Verdict == Deny {
 			c.d = d
@@ -213,29 +223,13 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 	return s.refuse(ctx, c, stepGuard, "what the call would do kept changing while it was asked about"), true
 }
 
-// byGrant records that a grant lets the call through, if it still does. The
-// record is in its place before a revocation can be, and then synced.
-func (s *Sentinel) byGrant(ctx context.Context, c *callState, in Input) error {
-	err := s.approvals.While(ctx, c.t.ID, func(held []Grant) error {
-		in.Grants = held
-		if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
-			return errNoGrant
-		}
-		return s.recordDecision(ctx, c, Allow)
-	})
-	if err == nil {
-		err = s.log.Append(context.WithoutCancel(ctx), true)
-	}
-	return err
-}
-
 // input is what the policy decides about: the call as it is now.
-func (s *Sentinel) input(ctx context.Context, c *callState) Input {
+func (s *Sentinel) input(c *callState, held []Grant) Input {
 	t := c.t
 	return Input{
 		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels(),
 		Channel: t.Caller.Channel, Workspace: s.host.Workspace,
-		Mode: s.mode(), Grants: s.approvals.Held(ctx, t.ID),
+		Mode: s.mode(), Grants: held,
 		URLSeen: c.hop || c.j.URL != "" && t.seen(c.args.String("url"), c.j.URL),
 	}
 }
@@ -418,6 +412,10 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 	}
 	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
+	if c.tool.Name == "files" { // a search reads what a call of its own might not
+		in := s.input(c, nil)
+		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
+	}
 	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: args, Plan: c.plan, Judgement: c.j, Secrets: vars, Host: &host})
 }
 
@@ -443,7 +441,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		}
 		// An answer about one address is not one about another. A redirect is
 		// the server's word, not the model's, so it is not made up.
-		h.d = s.policy.Decide(s.input(ctx, h))
+		h.d = s.policy.Decide(s.input(h, s.approvals.Held(ctx, h.t.ID)))
 		verdict, by = h.d.Verdict, h.d.By
 		switch verdict {
 		case Allow:

@@ -627,7 +627,7 @@ func TestFilesList(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := b.do("action", "list")
-	if out.Text != "a/\nb.txt  5\nl -> b.txt\n\"z\\n\\u202e\"  0\n" || len(out.Notes) != 1 || out.Notes[0] != "1 protected entries are left out" {
+	if out.Text != "a/\nb.txt  5\nl -> b.txt\n\"z\\n\\u202e\"  0\n" || len(out.Notes) != 1 || out.Notes[0] != "1 protected or denied entries are left out" {
 		t.Errorf("%+v", out)
 	}
 	out = b.do("action", "list", "path", ".", "limit", 1, "offset", 1)
@@ -678,7 +678,7 @@ func TestFilesSearch(t *testing.T) {
 	}
 	out := b.do("action", "search", "pattern", "needle")
 	if strings.Count(out.Text, "\n") != 5 || strings.Contains(out.Text, ".git") || strings.Contains(out.Text, "out/") || strings.Contains(out.Text, "data") ||
-		!slices.Equal(out.Notes, []string{"1 protected entries are left out"}) {
+		!slices.Equal(out.Notes, []string{"1 protected or denied entries are left out"}) {
 		t.Errorf("%+v", out)
 	}
 	for line := range strings.SplitSeq(out.Text, "\n") {

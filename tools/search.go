@@ -108,7 +108,7 @@ func (t *target) search(ctx context.Context, args Args) (out Output, err error) 
 	}
 	out.Text = cmp.Or(s.out.String(), none)
 	if s.protected > 0 {
-		out.Notes = append(out.Notes, fmt.Sprintf("%d protected entries are left out", s.protected))
+		out.Notes = append(out.Notes, fmt.Sprintf("%d protected or denied entries are left out", s.protected))
 	}
 	if s.stopped != "" {
 		out.Notes = append(out.Notes, s.stopped)

@@ -86,11 +86,6 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	if !facts.Boxed {
 		j.Why = append(j.Why, "it runs outside the sandbox")
-		for _, p := range plan.Paths { // which of them it writes is known of few programs
-			if f := facts.Paths[p.Name]; f.Place == Outside && j.NotCovered == "" {
-				j.NotCovered = "it names " + oneLine(p.Name) + ", which lies outside the workspace"
-			}
-		}
 	}
 	if network {
 		j.Why = append(j.Why, j.networkWhy())
@@ -146,13 +141,17 @@ func (j *Judgement) addTarget(t Target) {
 	j.Targets = append(j.Targets, t)
 }
 
+// sureFolder reports whether a cd to this path cannot fail.
+func (f *Facts) sureFolder(name string) bool {
+	p := f.Paths[name]
+	return name != "" && p.Exists && p.Dir && p.Place >= ExtraRoot
+}
+
 // judgeWrites sorts the paths that the line writes by where they lie.
 func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 	for _, w := range a.writes {
-		if w.unless != "" {
-			if f := facts.Paths[w.unless]; f.Exists && f.Dir && f.Place >= ExtraRoot {
-				continue // the cd that had to fail for this does not
-			}
+		if facts.sureFolder(w.unless) {
+			continue // the cd that had to fail for this does not
 		}
 		if !slices.Contains(j.Writes, w.name) {
 			j.Writes = append(j.Writes, w.name)
@@ -183,9 +182,16 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			}
 		}
 	}
-	for _, name := range a.touched {
-		if f, known := facts.Paths[name]; known && f.Place == Protected && !kernelPath(f.Resolved) {
-			j.Refuse = fmt.Sprintf("%q belongs to picket", name)
+	for _, t := range a.touched {
+		f, known := facts.Paths[t.name]
+		if known && f.Place == Protected && !kernelPath(f.Resolved) {
+			j.Refuse = fmt.Sprintf("%q belongs to picket", t.name)
+		}
+		// Without a sandbox: which of them it writes is known of few programs. That
+		// /a/,/b/p names nothing shows in the folder that it would lie in.
+		if known && !facts.Boxed && f.Place == Outside && j.NotCovered == "" && !facts.sureFolder(t.unless) &&
+			(f.Exists || facts.Paths[path.Dir(t.name)].Exists) {
+			j.NotCovered = "it names " + oneLine(t.name) + ", which lies outside the workspace"
 		}
 	}
 	if a.loose != "" && !facts.Boxed && j.NotCovered == "" {
@@ -215,7 +221,7 @@ func systemPath(p string) bool {
 
 // judge turns one program that the line reaches into its target.
 func (c *progCall) judge(j *Judgement, facts Facts) {
-	if f := facts.Paths[c.unless]; c.unless != "" && f.Exists && f.Dir {
+	if facts.sureFolder(c.unless) {
 		return
 	}
 	t := Target{Key: "shell:" + c.word, Widest: c.widest, Why: c.why}
@@ -233,9 +239,9 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 		if c.through {
 			return // nothing runs
 		}
-	case f.Path == "" || f.Writable || qualified && !systemPath(f.Path):
+	case f.Path == "" || f.Writable || qualified && !(systemPath(f.Path) && systemPath(path.Clean(c.word))):
 		p := f.Path
-		if p == "" {
+		if p == "" || systemPath(p) { // not there, or a link that may lead elsewhere by then
 			p = path.Join(facts.Workspace, c.word)
 			if strings.HasPrefix(c.word, "/") {
 				p = path.Clean(c.word)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,8 +25,8 @@ type analysis struct {
 	builtins []string // of the shell, in the line
 	names    []string // shell variables set: opaque if the child inherits one
 	writes   []pathWrite
-	moved    bool     // there is a cd
-	touched  []string // other paths that it names
+	moved    bool        // there is a cd
+	touched  []pathWrite // other paths that it names
 
 	paths    []PathUse
 	programs []string
@@ -108,6 +109,7 @@ func (a *analysis) line(text string, depth int) { a.inner(text, &cwd{at: []folde
 func (a *analysis) inner(text string, from *cwd, depth int) {
 	if a.lines++; a.lines > maxInnerLines || depth > maxDepth {
 		a.setOpaque("too many lines within lines")
+		a.beyond(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n;&|(){}<>`'\"\\", r) }))
 		return
 	}
 	s := ParseShell(text)
@@ -145,6 +147,14 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 	}
 }
 
+// beyond notes what may be programs in words that are not followed: for rules that
+// deny, which no limit may turn into a question.
+func (a *analysis) beyond(words []string) {
+	for i := range words {
+		a.argv = append(a.argv, words[i:min(i+16, len(words))])
+	}
+}
+
 func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 	c := command{words: s.Words, piped: s.PipedIn, cwd: at, inputAt: at, repeats: s.Repeats, depth: depth}
 	a.commands = append(a.commands, commandText(s))
@@ -177,6 +187,7 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 			a.network = true
 			a.warn("opens a network connection by a redirection")
 		case r.Op == "<":
+			a.touch(p, at)
 			if a.peek(p); input {
 				c.body, c.input, c.piped = nil, &r.Target, false
 			}
@@ -190,11 +201,6 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 // commandText is the command as written, with single blanks: what rules match.
 func commandText(s *Simple) string {
 	var b strings.Builder
-	size := 0
-	for i := range s.Words {
-		size += len(s.Words[i].Raw) + 1
-	}
-	b.Grow(size)
 	add := func(text ...string) {
 		if b.Len() > 0 {
 			b.WriteByte(' ')
@@ -391,6 +397,8 @@ func (a *analysis) cd(args []Word, c *command) {
 	target, ok := "~", true
 	if len(args) == 1 {
 		target, ok = plainPath(args[0])
+	} else {
+		a.touch(target, c.cwd)
 	}
 	if !ok || len(args) > 1 || strings.HasPrefix(target, "-") || c.repeats && !rooted(target) {
 		c.cwd.at = []folder{{any: true}}
@@ -446,13 +454,14 @@ func logical(p string) string {
 	return strings.Join(out, "/")
 }
 
+var defines = regexp.MustCompile(`(?:^|[;&|{(])(?:function)?([^;&|(){}]+)(?:\(\)[{(]|\{)`)
+
 // forkBomb reports whether a function is defined that starts itself twice. It
 // looks at the text: a line with a function is not analysed.
 func forkBomb(text string) bool {
 	text = strings.NewReplacer(" ", "", "\t", "", "\n", ";").Replace(text)
-	name, body, ok := strings.Cut(text, "(){")
-	if i := strings.LastIndexAny(name, ";&|"); ok && i >= 0 {
-		name = name[i+1:]
-	}
-	return ok && name != "" && (strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2)
+	return slices.ContainsFunc(defines.FindAllStringSubmatchIndex(text, -1), func(m []int) bool {
+		name, body := text[m[2]:m[3]], text[m[1]:]
+		return strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2
+	})
 }
