@@ -67,6 +67,7 @@ type app struct {
 	log       *Log
 	approvals *Approvals
 	chats     *chatStore
+	labels    *labelStore
 	choice    modelChoice
 	model     Model
 	gate      *Sentinel
@@ -153,7 +154,7 @@ func (a *app) facts() error {
 		}
 	}
 	a.box, err = newSandbox(boxConfig{Mode: s.Mode, Network: s.Network, Workspace: dir, ExtraRoots: a.cfg.Roots, Writable: s.Writable,
-		HostPorts: s.HostPorts, ReadOnly: s.ReadOnly, PassEnv: s.Env, Hide: own, Filter: a.red.Filter})
+		HostPorts: s.HostPorts, ReadOnly: s.ReadOnly, PassEnv: s.Env, Debuggers: s.Debuggers, Hide: own, Filter: a.red.Filter})
 	if err != nil {
 		return err
 	}
@@ -199,6 +200,10 @@ func (a *app) data(ctx context.Context) error {
 	if a.reads {
 		return nil
 	}
+	if a.labels, err = openLabels(a.folders.Data, a.run, resolveExisting(a.folders.Data), resolveExisting(a.folders.Config)); err != nil {
+		return err
+	}
+	a.closers = append(a.closers, a.labels.lock.Close)
 	return a.approvals.Sweep(ctx)
 }
 
@@ -310,7 +315,10 @@ func (a *app) join() {
 		tools: byName, policy: a.policy, mode: a.mode, approvals: a.approvals, log: a.log, resolver: a.resolver,
 		ready: a.vault.Refresh, lookup: a.vault.Lookup, holds: a.red.Holds, timeout: a.cfg.Approvals.Timeout, notify: a.notify, redact: a.red.String, now: time.Now, debug: a.debugf,
 		host: tools.Host{Workspace: a.workspace, ExtraRoots: a.resolver.roots[1:], Protected: a.resolver.protected, Exec: a.box.Exec, Now: time.Now},
-		keep: func(call, path string, prev, next []byte) error { return keepUndo(undo, call, path, prev, next) },
+		keep: func(call, path string, prev, next []byte, set ...chatLabel) error {
+			return keepUndo(undo, call, path, prev, next, set...)
+		},
+		labels: a.labels,
 	}
 	a.chats = a.chatStore()
 	a.agent = &Agent{model: a.model, gate: a.gate, tools: a.offered(), log: a.log, redact: a.red.String, stream: a.red.Stream,

@@ -98,6 +98,7 @@ type sandboxConfig struct {
 	Env       []string `json:"env" is:"variable"`
 	Writable  []string `json:"writable" is:"absPath"`
 	ReadOnly  []string `json:"read_only" is:"absPath"`
+	Debuggers bool     `json:"debuggers"` // boxed processes may trace each other (ptrace(2))
 }
 
 type approvalsConfig struct {

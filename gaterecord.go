@@ -113,7 +113,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 	}
 	rec := c.record(decisionRecord{
 		Tool: c.call.Function.Name, Args: s.recordedArgs(c.call.Function.Arguments), Digest: c.digest,
-		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().List(),
+		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().with(labelsIn(c.reads)).List(),
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
 		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: firstChars(s.redact(c.t.Text), 200),
 	})

@@ -61,6 +61,7 @@ Usage:
   picket vault [list]             names and what they are bound to, no values
   picket vault delete NAME
   picket chats [list | show NAME | delete NAME]
+  picket labels [list | clear PATH]   files that hold others' words or private data
   picket tools [--json]           what the model can ask for
   picket undo ID                  put back what a call overwrote
   picket doctor                   what is right, and how to fix the rest
@@ -258,7 +259,7 @@ func (p *program) notef(format string, args ...any) {
 
 // planned are words that later versions use as commands. They are not prompts,
 // so that a script written for those does nothing here.
-var planned = []string{"serve", "daemon", "stop", "api", "labels", "memory", "goals", "contacts", "skills"}
+var planned = []string{"serve", "daemon", "stop", "api", "memory", "goals", "contacts", "skills"}
 
 // command runs the command that the first argument names, or a task.
 func (p *program) command(ctx context.Context, args []string) error {
@@ -287,6 +288,8 @@ func (p *program) command(ctx context.Context, args []string) error {
 		return p.vaultCommand(ctx, rest)
 	case "chats":
 		return p.chatsCommand(ctx, rest)
+	case "labels":
+		return p.labelsCommand(ctx, rest)
 	case "tools":
 		return p.toolsCommand(rest)
 	case "undo":

@@ -34,6 +34,7 @@ type boxConfig struct {
 	Writable   []string // folders or files, writable too
 	ReadOnly   []string // folders or files, readable
 	PassEnv    []string // names of further variables that children inherit
+	Debuggers  bool     // a process in a box may trace others in it
 	Hide       []string // settings and data folders, absolute, hidden wherever they lie
 	Skills     string   // a folder, absolute, that stays readable inside a hidden one; "" for none
 

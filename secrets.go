@@ -149,13 +149,10 @@ func secretWarnings(list []vaultEntry, tool string, j *tools.Judgement) (lines, 
 	return lines, warnings
 }
 
-// runsCode tells the tools that run code, which decides by itself where it sends
-// what it has: for them a secret has to be bound to the tool.
-func runsCode(tool string) bool { return tool == tools.Shell.Name || tool == tools.Python.Name }
-
 // covers reports whether a call uses a secret as its owner bound it: by a tool that
 // it is bound to, if it is to any, and with all that can be reached among its hosts,
-// if it has any. For code the tool must be named, for all else the host.
+// if it has any. For code, which decides by itself where it sends, the
+// tool must be named; for all else the host.
 func (e *vaultEntry) covers(tool string, j *tools.Judgement) bool {
 	named := len(e.Hosts) > 0
 	if runsCode(tool) {

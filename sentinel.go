@@ -32,7 +32,8 @@ type Sentinel struct {
 	timeout   time.Duration          // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
-	keep      func(call, path string, prev, next []byte) error
+	keep      func(call, path string, prev, next []byte, set ...chatLabel) error
+	labels    *labelStore // of files; nil for none
 	redact    func(string) string
 	now       func() time.Time
 	debug     func(format string, args ...any) // exact errors, for the owner
@@ -62,6 +63,7 @@ type callState struct {
 	args    tools.Args
 	plan    tools.Plan
 	j       tools.Judgement
+	reads   []chatLabel // of the files that it reads
 	d       Decision
 	secrets []string // "NAME → where it goes"
 	by      string
@@ -100,10 +102,11 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 	if err := s.recordDecision(ctx, c, Allow); err != nil {
 		return s.logFailed(c, err)
 	}
-	if err := s.label(ctx, t, c.labels()...); err != nil {
+	after, err := s.follow(ctx, c)
+	if err != nil {
 		return s.finish(ctx, c, tools.Output{Err: "the labels of the chat could not be kept, so the call was not run"}, err)
 	}
-	return s.finish(ctx, c, s.run(ctx, c), nil)
+	return s.finish(ctx, c, after(s.run(ctx, c)), nil)
 }
 
 // key is equal for identical calls.
@@ -153,6 +156,10 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 	c.j.Summary = shortSummary(s.redact(c.j.Summary))
 	if c.j.Refuse != "" {
 		return c.j.Refuse, stepGuard
+	}
+	var err error
+	if c.reads, err = s.fileLabels(c); err != nil {
+		return "the labels of files cannot be known: " + err.Error(), stepGuard
 	}
 	return s.judgeSecrets(c)
 }
@@ -227,7 +234,7 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 func (s *Sentinel) input(c *callState, held []Grant) Input {
 	t := c.t
 	return Input{
-		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels(),
+		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels().with(labelsIn(c.reads)),
 		Channel: t.Caller.Channel, Workspace: s.host.Workspace,
 		Mode: s.mode(), Grants: held,
 		URLSeen: c.hop || c.j.URL != "" && t.seen(c.args.String("url"), c.j.URL),
@@ -241,7 +248,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
-		Labels: labelLines(c.t.Chat.Sources), Secrets: c.secrets, Change: s.change(c), Redact: s.redact})
+		Labels: labelLines(append(slices.Clip(c.t.Chat.Sources), c.reads...)), Secrets: c.secrets, Change: s.change(c), Redact: s.redact})
 	c.asked++
 	id := c.id
 	if c.asked > 1 { // what is asked is not what was asked before
@@ -403,7 +410,13 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 	c.started, c.running = s.now(), true
 	host, ask := s.host, c.t.Caller.AskText
 	host.Redact = s.redact
-	host.Keep = func(path string, prev, next []byte) error { return s.keep(c.id, path, prev, next) }
+	host.Keep = func(path string, prev, next []byte) error {
+		set, err := s.labels.of(path, c.id)
+		if err != nil {
+			return err
+		}
+		return s.keep(c.id, path, prev, next, set...)
+	}
 	host.Ask = func(ctx context.Context, q string) (string, error) {
 		if ask == nil {
 			return "", errors.New("nobody can be asked: there is no terminal")

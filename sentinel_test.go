@@ -73,7 +73,7 @@ func newGateRig(t *testing.T) *gateRig {
 	r.gate = &Sentinel{tools: map[string]tools.Tool{"act": act}, policy: policy, mode: func() string { return "" }, approvals: approvals, log: log,
 		resolver: &resolver{workspace: ws, roots: []string{ws}, hidden: []string{data}, box: box}, timeout: time.Hour,
 		notify: func(context.Context, string) {}, redact: keepText, now: time.Now, debug: func(string, ...any) {},
-		host: tools.Host{Workspace: ws}, keep: func(string, string, []byte, []byte) error { return nil }}
+		host: tools.Host{Workspace: ws}, keep: func(string, string, []byte, []byte, ...chatLabel) error { return nil }}
 	store := &chatStore{dir: filepath.Join(data, "chats"), redact: keepText, now: time.Now}
 	c, err := store.open(context.Background(), "test", ws, true)
 	if err != nil {
