@@ -114,6 +114,10 @@ func (g *netGate) connect(ctx context.Context, d tools.Dest) (err error) {
 // input is the connection as a call of its own.
 func (g *netGate) input(ctx context.Context, d tools.Dest) (Input, *callState) {
 	n := &callState{id: g.c.id, t: g.c.t, tool: g.c.tool, j: g.c.judgeHost(d)}
+	n.plan.Secrets = g.c.plan.Secrets // which may not go everywhere
+	if why, _ := g.s.judgeSecrets(n); why != "" {
+		n.j.Refuse = why
+	}
 	n.tool.Risk = tools.Moderate // of a connection; that of the program was weighed before
 	n.args.Values = map[string]any{"host": d.Host, "method": d.Method}
 	if g.s.policy.listed(d.Host) && (d.Method == "CONNECT" || !d.Sends) {
