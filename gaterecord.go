@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,7 +18,10 @@ import (
 // How a call that went through the gate ends: refused, declined or run, each
 // recorded before anything else happens.
 
-const maxPreview = 2000 // bytes of a result that are recorded
+const (
+	maxPreview = 2000 // bytes of a result that are recorded
+	maxSummary = 420  // bytes
+)
 
 // refuse records a denial and tells the model: blocked, why in a few words, and
 // not to retry.
@@ -100,18 +104,15 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 	c.decided = true
 	targets := []string{}
 	for _, t := range c.j.Targets {
-		targets = append(targets, t.Key)
+		targets = append(targets, s.redact(t.Key))
 	}
 	reasons := c.d.Reasons
 	if reasons == nil {
 		reasons = []string{}
 	}
-	e := egressFields{Kind: c.j.Egress.Kind.String(), Hosts: c.j.Egress.Hosts}
+	e := egressFields{Kind: c.j.Egress.Kind.String(), Hosts: s.redactAll(c.j.Egress.Hosts)}
 	if c.plan.Detail == nil && c.j.Summary == "" { // never judged
 		e.Kind = "none"
-	}
-	if e.Hosts == nil {
-		e.Hosts = []string{}
 	}
 	verdict := "deny"
 	if v == Allow {
@@ -121,7 +122,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 		Tool: c.call.Function.Name, Args: s.recordedArgs(c.call.Function.Arguments), Digest: c.digest,
 		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().with(labelsIn(c.reads)).List(),
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
-		Grant: strings.Join(c.d.Grants, " "), Targets: targets, Egress: e, Purpose: s.redact(firstChars(c.t.Text, 200)),
+		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: firstChars(s.redact(c.t.Text), 200),
 	})
 	sync := v == Allow && c.by == "owner" && c.j.Risk != tools.Safe // see decide for the others
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)
@@ -132,7 +133,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 func (s *Sentinel) recordedArgs(raw string) json.RawMessage {
 	if v, err := tools.DecodeStrict([]byte(raw)); err == nil {
 		if _, ok := v.(map[string]any); ok {
-			red := s.redact(raw)
+			red := redactJSON(raw, s.redact)
 			if json.Valid([]byte(red)) {
 				return json.RawMessage(red)
 			}
@@ -233,6 +234,14 @@ func cutBytes(s string, limit int) string {
 		limit--
 	}
 	return s[:limit] + "…"
+}
+
+// shortSummary bounds a summary, which is for one line.
+func shortSummary(s string) string {
+	if short := cutBytes(s, maxSummary); short != s {
+		return fmt.Sprintf("%s (%d bytes)", short, len(s))
+	}
+	return s
 }
 
 func firstChars(s string, n int) string {

@@ -143,6 +143,10 @@ func (g *netGate) input(ctx context.Context, d tools.Dest) (Input, *callState) {
 		Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: []string{d.Host}},
 		URL:    d.URL, Sends: d.Sends, RequestBytes: d.Bytes, Network: true, Proxied: true, Boxed: true, ReadsUntrusted: true,
 	}}
+	n.plan.Secrets = c.plan.Secrets // which may not go everywhere
+	if why, _ := g.s.judgeSecrets(n); why != "" {
+		n.j.Refuse = why
+	}
 	n.tool.Risk = tools.Moderate // of a connection; that of the program was weighed before
 	n.args.Values = map[string]any{"host": d.Host, "method": d.Method}
 	if g.s.policy.listed(d.Host) && (d.Method == "CONNECT" || !d.Sends) {

@@ -70,7 +70,19 @@ func (r *redactor) current() *redactSet {
 }
 
 // String returns s without secrets.
-func (r *redactor) String(s string) string { return string(r.Bytes([]byte(s))) }
+func (r *redactor) String(s string) string {
+	if s == "" {
+		return s
+	}
+	return string(r.Bytes([]byte(s)))
+}
+
+// Holds reports whether a text holds a secret that is not too short to be sure.
+func (r *redactor) Holds(s string) bool {
+	set := r.current()
+	found, _ := set.find([]byte(s), 0, nil, true)
+	return slices.ContainsFunc(found, func(m match) bool { return m.length >= minSecret && s[m.start:m.end] != set.marks[m.secret] })
+}
 
 // Bytes returns text without secrets; text itself if there are none.
 func (r *redactor) Bytes(text []byte) []byte { return r.Stream().feed(text, true) }

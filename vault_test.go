@@ -752,7 +752,7 @@ func TestSettingsFromTheVault(t *testing.T) {
 		{"a header", `"headers": {"X-Api-Key": "{{vault:K}}", "Authorization": "Bearer {{vault:K}}"}`, ""},
 		{"an unknown name", `"api_key": "{{vault:NONE}}"`, `model.api_key: there is no secret "NONE"`},
 		{"an unknown name in a header", `"headers": {"X": "a {{vault:NONE}}"}`, `model.headers.X: there is no secret "NONE"`},
-		{"no name", `"api_key": "{{vault:}}"`, "model.api_key: names a secret"},
+		{"no name", `"api_key": "{{vault:}}"`, "model.api_key: what names a secret is written"},
 		{"what cannot be sent", `"api_key": "{{vault:LINES}}"`, `model.api_key: the secret "LINES" cannot be sent`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

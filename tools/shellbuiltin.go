@@ -1,19 +1,15 @@
 package tools
 
 import (
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 )
 
 const notConstant = "the program's name is not constant"
 
 // plainSet matches the flags of set that change nothing about how a line is read
 // or what is passed on.
-var plainSet = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^( [-+]([Cefuvx]+|[Cefuvx]*o (pipefail|errexit|nounset|xtrace|noglob|noclobber|verbose)))+$`)
-})
+var plainSet = LazyRegexp(`^( [-+]([Cefuvx]+|[Cefuvx]*o (pipefail|errexit|nounset|xtrace|noglob|noclobber|verbose)))+$`)
 
 // hides says why the command of these words, which starts with a constant
 // program, hides what runs; "" if it does not. That is the part of the shells'

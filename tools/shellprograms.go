@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -250,9 +249,7 @@ type option struct {
 	val  Word
 }
 
-var targetName = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[a-z0-9_]+-linux-(gnu|musl)[a-z]*-|[0-9.]*-[a-z0-9_]+-linux-(gnu|musl)[a-z]*$|\.(tiny|basic|nox|gtk[0-9]?|athena|real|distrib)$|-sysv$|-tcp$`)
-})
+var targetName = LazyRegexp(`^[a-z0-9_]+-linux-(gnu|musl)[a-z]*-|[0-9.]*-[a-z0-9_]+-linux-(gnu|musl)[a-z]*$|\.(tiny|basic|nox|gtk[0-9]?|athena|real|distrib)$|-sysv$|-tcp$`)
 
 func (o *options) has(names ...string) bool {
 	return slices.ContainsFunc(o.seen, func(s option) bool { return slices.Contains(names, s.name) })
