@@ -128,8 +128,8 @@ func TestHouseBudgets(t *testing.T) {
 var imports = map[string]*regexp.Regexp{
 	"flag":                       regexp.MustCompile(`^(main|commands)\.go$`),
 	"os/exec":                    regexp.MustCompile(`^(sandbox.*|notify)\.go$`),
-	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect)\.go$`),
-	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|sse|task|view)\.go$`),
+	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect|server)\.go$`),
+	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|completion|sse|task|view|server|ownerapi|apicmd)\.go$`),
 	"unsafe":                     regexp.MustCompile(`^(lock_windows|sandbox_linux|sandbox_other|tty.*|term_.*)\.go$`),
 	"golang.org/x/net/html":      regexp.MustCompile(`^tools/html\.go$`),
 	"golang.org/x/net/idna":      regexp.MustCompile(`^(tools/url|chats|term|printable)\.go$`),
