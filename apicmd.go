@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -179,13 +180,13 @@ func (p *program) apiStatus() error {
 	for _, s := range servers {
 		serving = "http://" + strings.Join(s, ", http://")
 	}
-	at := a.cfg.Server.Listen
+	at := append(slices.Clone(a.cfg.Server.Listen), "")[0]
 	if len(servers) > 0 {
-		at = servers[0]
+		at = servers[0][0]
 	}
-	return p.print(printable(fmt.Sprintf("the API is       %s", word(sw.API, "on", "off (picket api on)"))) + "\n" +
+	return p.print("the API is       " + word(sw.API, "on", "off (picket api on)") + "\n" +
 		"its key          " + word(hasKey(a.folders.Data), "set", "not made yet (picket api key)") + "\n" +
-		"base URL         http://" + printable(at[0]) + "/v1\n" +
+		"base URL         http://" + printable(at) + "/v1\n" +
 		"serving          " + printable(serving) + "\n" +
 		"memory for apps  " + word(sw.AllowMemory, "allowed", "kept from them") + "\n" +
 		fmt.Sprintf("chats            %d of %d\n", chats, a.cfg.OpenAIAPI.MaxChats))
@@ -225,7 +226,7 @@ func (p *program) stopCommand(ctx context.Context) error {
 			err = errors.Join(err, fmt.Errorf("the server on %s was not stopped: %v", at[0], serr))
 			continue
 		}
-		if perr := p.print(fmt.Sprintf("%s: %d turns stopped\n", printable(at[0]), n)); perr != nil {
+		if perr := p.print(fmt.Sprintf("%s: turns stopped: %d\n", printable(at[0]), n)); perr != nil {
 			return perr
 		}
 	}

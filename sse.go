@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -57,6 +58,13 @@ func (o *replyWriter) begin() {
 		return
 	}
 	o.began = true
+	o.head()
+	if !o.stream {
+		o.buf = append(o.buf, ' ')
+	}
+}
+
+func (o *replyWriter) head() {
 	h := o.w.Header()
 	h.Set("Content-Type", "application/json")
 	if o.stream {
@@ -67,9 +75,6 @@ func (o *replyWriter) begin() {
 	h.Set("X-Should-Retry", "false")
 	o.deadline()
 	o.w.WriteHeader(http.StatusOK)
-	if !o.stream {
-		o.buf = append(o.buf, ' ')
-	}
 }
 
 // chunk adds one chunk; delta is the inside of a JSON object, finish "" for none
@@ -222,12 +227,12 @@ func (o *replyWriter) whole(text string, cut bool, u Usage) {
 	if strings.TrimSpace(text) == "" {
 		text += noText
 	}
-	if !o.began {
-		o.begin()
-		o.buf = o.buf[:0]
-	}
 	o.buf = fmt.Appendf(o.buf, `{"id":%q,"object":"chat.completion","created":%d,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":`, o.id, o.made, modelID)
 	o.buf = fmt.Appendf(appendString(o.buf, text), `},"finish_reason":%q}],"usage":%s}`+"\n", o.reason(cut), usageJSON(u))
+	if !o.began {
+		o.w.Header().Set("Content-Length", strconv.Itoa(len(o.buf)))
+		o.head()
+	}
 	o.flush()
 }
 
