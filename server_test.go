@@ -105,15 +105,15 @@ func stubCalls(w http.ResponseWriter, text, tool string, args any) {
 // A serverRig is a server on a port of this machine, with all of picket behind it.
 type serverRig struct {
 	*server
-	t          testing.TB
-	model      *stubModel
-	base       string // http://127.0.0.1:PORT
-	key, token string
-	dir, ws    string
-	stderr     *syncBuffer
-	stopped    chan error
-	stop       context.CancelFunc
-	client     *http.Client
+	t                 testing.TB
+	model             *stubModel
+	base              string // http://127.0.0.1:PORT
+	key, token        string
+	dir, ws, modelURL string
+	stderr            *syncBuffer
+	stopped           chan error
+	stop              context.CancelFunc
+	client            *http.Client
 }
 
 // quick are times in which a test can see them pass.
@@ -143,6 +143,7 @@ func newServerRig(t testing.TB, reply func(w http.ResponseWriter, r *http.Reques
 	r.token, err = ownerToken(filepath.Join(dir, "data"), true)
 	must(t, err)
 	r.start(hs.URL + "/v1")
+	t.Cleanup(r.end)
 	return r
 }
 
@@ -151,9 +152,12 @@ func (r *serverRig) start(modelURL string) {
 	p := &program{stdin: strings.NewReader(""), stdout: io.Discard, stderr: r.stderr, redact: keepText}
 	a, err := p.open(context.Background(), taskFlags{workspace: r.ws, model: "stub", baseURL: modelURL, quiet: true})
 	must(t, err)
-	r.key, err = a.newKey(context.Background())
-	must(t, err)
-	must(t, a.switchTo(context.Background(), "openai_api.enabled", "true"))
+	r.modelURL = modelURL
+	if r.key == "" {
+		r.key, err = a.newKey(context.Background())
+		must(t, err)
+		must(t, a.switchTo(context.Background(), "openai_api.enabled", "true"))
+	}
 	limits := usualLimits
 	limits.linger, limits.stop = 50*time.Millisecond, 5*time.Second
 	a.handler.times = quick
@@ -163,16 +167,24 @@ func (r *serverRig) start(modelURL string) {
 	r.base = "http://" + r.at[0]
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop, r.stopped = cancel, make(chan error, 1)
-	go func() { r.stopped <- r.run(ctx, list) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-r.stopped; err != nil {
-			t.Errorf("the server ended with %v", err)
-		}
-		r.stopped <- nil
-		r.client.CloseIdleConnections()
-		must(t, a.close())
-	})
+	go func(s *server, stopped chan error) { stopped <- s.run(ctx, list) }(r.server, r.stopped)
+}
+
+// end ends the server and closes all of picket.
+func (r *serverRig) end() {
+	r.t.Helper()
+	r.stop()
+	if err := <-r.stopped; err != nil {
+		r.t.Errorf("the server ended with %v", err)
+	}
+	r.client.CloseIdleConnections()
+	must(r.t, r.app.close())
+}
+
+func (r *serverRig) restart() {
+	r.t.Helper()
+	r.end()
+	r.start(r.modelURL)
 }
 
 // An httpAnswer is a response that was read whole.
@@ -412,18 +424,34 @@ func TestServerRefusesBeforeATurn(t *testing.T) {
 	}
 }
 
-// raw speaks to the server byte by byte.
-func (r *serverRig) raw(text string) *bufio.Reader {
+// A rawConn speaks to the server byte by byte.
+type rawConn struct {
+	*bufio.Reader
+	net.Conn
+	t testing.TB
+}
+
+func (c rawConn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+
+func (c rawConn) write(text string) {
+	c.t.Helper()
+	_, err := io.WriteString(c.Conn, text)
+	must(c.t, err)
+}
+
+func (r *serverRig) rawConn(text string) rawConn {
 	r.t.Helper()
 	c, err := net.Dial("tcp", r.at[0])
 	must(r.t, err)
 	r.t.Cleanup(func() { c.Close() })
 	must(r.t, c.(*net.TCPConn).SetReadBuffer(4096))
 	must(r.t, c.SetDeadline(time.Now().Add(10*time.Second)))
-	_, err = io.WriteString(c, text)
-	must(r.t, err)
-	return bufio.NewReader(c)
+	out := rawConn{bufio.NewReader(c), c, r.t}
+	out.write(text)
+	return out
 }
+
+func (r *serverRig) raw(text string) *bufio.Reader { return r.rawConn(text).Reader }
 
 // What is wrong with the head of a request is answered while the body has not
 // come, and is not asked for.
