@@ -88,6 +88,9 @@ func (s *server) listen(addresses []string) (list []net.Listener, err error) {
 	}
 	var missing error
 	for _, a := range all {
+		if at, perr := netip.ParseAddrPort(a); perr != nil || !at.Addr().IsLoopback() {
+			return list, fmt.Errorf("%q is no loopback address and port", a)
+		}
 		l, lerr := net.Listen("tcp", a)
 		switch {
 		case errors.Is(lerr, syscall.EADDRNOTAVAIL), errors.Is(lerr, syscall.EAFNOSUPPORT):
@@ -97,9 +100,6 @@ func (s *server) listen(addresses []string) (list []net.Listener, err error) {
 			return list, fmt.Errorf("cannot listen on %s: %v (see picket api status; server.listen or PICKET_LISTEN set another port)", a, lerr)
 		}
 		list = append(list, netutil.LimitListener(l, s.limits.conns))
-		if !loopback(l.Addr()) {
-			return list, fmt.Errorf("%s is no loopback address", l.Addr())
-		}
 		s.at = append(s.at, l.Addr().String())
 	}
 	if len(list) == 0 {
