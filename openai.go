@@ -366,6 +366,7 @@ func (h *chatHandler) reply(out *replyWriter, r *http.Request, c *caller, q *eve
 				out.notice(e.Text)
 			}
 			if c.Event != nil && c.Who == whoOwner {
+				out.flush()
 				c.Event(e)
 			}
 		}
