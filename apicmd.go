@@ -50,7 +50,7 @@ func ownerToken(dir string, create bool) (string, error) {
 	}
 	data, err := readSmallFile(path)
 	token := strings.TrimSpace(string(data))
-	if err == nil && apiKey.FindString(token) != token {
+	if err == nil && apiKey().FindString(token) != token {
 		err = fmt.Errorf("%q does not hold a token: remove it, and picket serve makes a new one", path)
 	}
 	return token, err

@@ -116,7 +116,7 @@ func TestServeCommand(t *testing.T) {
 	}
 	h.picket(0, "api", "on")
 	key := h.picket(0, "api", "key")
-	if !apiKey.MatchString(key) || strings.Count(key, "\n") != 1 {
+	if !apiKey().MatchString(key) || strings.Count(key, "\n") != 1 {
 		t.Errorf("the key is %q", key)
 	}
 	for _, args := range [][]string{{"api"}, {"api", "on", "now"}, {"api", "maybe"}, {"stop", "the", "server"}, {"serve", "now"}, {"serve", "--chat", "x"}, {"serve", "--allow", "shell:ls"}} {

@@ -262,7 +262,7 @@ func requestKey(r *http.Request) string {
 	for name, values := range r.URL.Query() {
 		name = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(name))
 		if slices.Contains([]string{"key", "apikey", "token", "accesstoken", "auth", "authorization", "bearer"}, name) ||
-			slices.ContainsFunc(values, apiKey.MatchString) {
+			slices.ContainsFunc(values, apiKey().MatchString) {
 			return ""
 		}
 	}

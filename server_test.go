@@ -519,7 +519,7 @@ func TestServerSwitchesActAtOnce(t *testing.T) {
 	key := r.ask("POST", "/api/openai-api/key", r.token, "")
 	var made struct{ Key string }
 	must(t, json.Unmarshal([]byte(key.body), &made))
-	if r.key = made.Key; !apiKey.MatchString(r.key) {
+	if r.key = made.Key; !apiKey().MatchString(r.key) {
 		t.Fatalf("the new key %q is not of the shape that is redacted", r.key)
 	}
 	if got := r.ask("GET", "/v1/models", old, ""); got.StatusCode != 401 {
