@@ -54,21 +54,26 @@ func build(ctx context.Context, work string) ([]client, error) {
 	if err := errors.Join(failed...); err != nil {
 		return nil, err
 	}
-	// The libraries want a newer Node than systems have; npm brings it.
-	node := "node"
-	if own, _ := filepath.Glob(filepath.Join(js, "node_modules/node-linux-*/bin/node")); len(own) > 0 {
-		node = own[0]
-	}
+	node := nodeOf(work)
 	library := func(name string) []string { return []string{node, filepath.Join(js, "client.mjs"), name} }
-	unmarked := map[string]string{"models": noModels, "sent again": noMark}
+	none := map[string]string{"models": noModels}
 	return []client{
-		{"openai (JavaScript)", library("openai"), nil},
-		{"@ai-sdk/openai-compatible", library("ai"), unmarked},
-		{"@langchain/openai", library("langchain"), unmarked},
-		{"@openai/agents", library("agents"), map[string]string{"models": noModels}},
-		{"openai-go v1.12", []string{in("go-v1")}, nil},
-		{"openai-go v3", []string{in("go-v3")}, nil},
-		{"openai (Python)", []string{in("venv/bin/python"), filepath.Join(sdk, "python/client.py")}, nil},
-		{"curl", []string{filepath.Join(sdk, "curl/client")}, map[string]string{"sent again": noResend}},
+		{name: "openai (JavaScript)", args: library("openai")},
+		{name: "@ai-sdk/openai-compatible", args: library("ai"), not: none, unmarked: true},
+		{name: "@langchain/openai", args: library("langchain"), not: none, unmarked: true},
+		{name: "@openai/agents", args: library("agents"), not: none},
+		{name: "openai-go v1.12", args: []string{in("go-v1")}},
+		{name: "openai-go v3", args: []string{in("go-v3")}},
+		{name: "openai (Python)", args: []string{in("venv/bin/python"), filepath.Join(sdk, "python/client.py")}},
+		{name: "curl", args: []string{filepath.Join(sdk, "curl/client")}, not: map[string]string{"sent again": noResend}},
 	}, nil
+}
+
+// nodeOf is the Node to use: the libraries want a newer one than systems have, so
+// that npm brings it.
+func nodeOf(work string) string {
+	if own, _ := filepath.Glob(filepath.Join(work, "js/node_modules/node-linux-*/bin/node")); len(own) > 0 {
+		return own[0]
+	}
+	return "node"
 }

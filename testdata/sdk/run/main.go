@@ -38,7 +38,10 @@ import (
 type client struct {
 	name string
 	args []string          // how it is run; what it shall do follows
-	not  map[string]string // what its library has no call for
+	not  map[string]string // what its library does not do, and why
+	// unmarked says that what the library sends again after a lost connection
+	// looks like a new request, which picket cannot but run.
+	unmarked bool
 }
 
 // An outcome is what a client prints.
@@ -78,7 +81,6 @@ type behaviour struct {
 // Why a library does not do something.
 const (
 	noModels = "the library has no call that lists models"
-	noMark   = "what it sends again carries no mark of it, and so is a new request"
 	noResend = "it sends nothing again"
 )
 
@@ -219,21 +221,24 @@ func (b behaviour) do(ctx context.Context, p *picket, c client) (int, error) {
 		out, err = run(p.base)
 	}
 	counts, cerr := p.turns(chat)
-	total := 0
+	ran, want, most := total(counts), b.turns, 1
+	if b.name == "sent again" && c.unmarked {
+		want, most = 2, 2
+	}
 	for text, n := range counts {
-		if total += n; n > 1 && cerr == nil {
+		if n > most && cerr == nil {
 			cerr = fmt.Errorf("%q ran %d times", text, n)
 		}
 	}
 	switch {
 	case err != nil:
-		return total, err
+		return ran, err
 	case cerr != nil:
-		return total, cerr
-	case total != b.turns:
-		return total, fmt.Errorf("%d turns ran, not %d; the client got %s", total, b.turns, out)
+		return ran, cerr
+	case ran != want:
+		return ran, fmt.Errorf("%d turns ran, not %d; the client got %s", ran, want, out)
 	}
-	return total, b.check(out)
+	return ran, b.check(out)
 }
 
 // check compares what the client got.
@@ -291,6 +296,8 @@ func test(ctx context.Context, program, home string, c client) (r row) {
 		if err != nil {
 			cell, r.wrong = "WRONG "+cell, true
 			note("%s: %v", b.name, err)
+		} else if n > b.turns {
+			note("%s: %d: what it sends again carries no mark of that", b.name, n)
 		}
 		r.cells = append(r.cells, cell)
 	}
@@ -346,7 +353,10 @@ func run(work, only string) error {
 		})
 	}
 	all.Wait()
-	return show(clients, rows)
+	if err := show(clients, rows); err != nil {
+		return err
+	}
+	return testReadme(ctx, work, filepath.Join(homes, "readme"))
 }
 
 func show(clients []client, rows []row) error {
@@ -372,6 +382,6 @@ func show(clients []client, rows []row) error {
 	if wrong > 0 {
 		return fmt.Errorf("wrong with %d of %d clients", wrong, len(rows))
 	}
-	fmt.Println("each as it must be: no message ran twice")
+	fmt.Println("each as it must be: no message ran twice, but where a lost request came again without a mark")
 	return nil
 }
