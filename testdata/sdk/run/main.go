@@ -17,7 +17,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -25,7 +24,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +38,7 @@ type client struct {
 	args []string          // how it is run; what it shall do follows
 	not  map[string]string // what its library does not do, and why
 	// unmarked says that what the library sends again after a lost connection
-	// looks like a new request, which picket cannot but run.
+	// looks like a new request, which picket cannot but run once the turn is over.
 	unmarked bool
 }
 
@@ -97,7 +95,8 @@ var behaviours = []behaviour{
 	{name: "stopped stream", what: "stream", say: []string{sayWait}, around: stopped, code: "stopped", turns: 1},
 	{name: "failed", what: "plain", say: []string{sayFail}, status: 400, code: "turn_failed", turns: 1},
 	{name: "failed stream", what: "stream", say: []string{sayFail}, code: "turn_failed", turns: 1},
-	{name: "sent again", what: "plain", say: []string{sayPlain}, around: lost, texts: []string{"one two three"}, tokens: 42, turns: 1},
+	{name: "lost early", what: "plain", say: []string{sayWait}, around: early, status: 409, code: "chat_busy", turns: 1},
+	{name: "lost late", what: "plain", say: []string{sayPlain}, around: late, texts: []string{"one two three"}, tokens: 42, turns: 1},
 }
 
 // off turns the API off meanwhile.
@@ -168,24 +167,50 @@ func stopped(ctx context.Context, p *picket, _ string, run func(base string) (ou
 	return out, err
 }
 
-// lost drops the connection of the first request when the answer is due, so that
-// the library sends it again. The turn has run by then: its answer comes again.
-func lost(_ context.Context, p *picket, _ string, run func(base string) (outcome, error)) (outcome, error) {
+// early loses the connection of the first request while its turn runs, so that
+// the library sends it again. The turn goes on.
+func early(ctx context.Context, p *picket, _ string, run func(base string) (outcome, error)) (outcome, error) {
+	out, err := lost(p, run, func(proxy http.Handler, w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		go func() {
+			select {
+			case <-p.model.asked:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		proxy.ServeHTTP(w, r.WithContext(ctx))
+	})
+	p.model.release <- struct{}{}
+	return out, err
+}
+
+// late loses it when the answer is due: that of the turn which has run comes
+// again.
+func late(_ context.Context, p *picket, _ string, run func(base string) (outcome, error)) (outcome, error) {
+	return lost(p, run, func(proxy http.Handler, w http.ResponseWriter, r *http.Request) {
+		proxy.ServeHTTP(httptest.NewRecorder(), r)
+	})
+}
+
+// lost puts a proxy before the server, which drops the connection of the first
+// request after first has seen it.
+func lost(p *picket, run func(base string) (outcome, error), first func(proxy http.Handler, w http.ResponseWriter, r *http.Request)) (outcome, error) {
 	server, err := url.Parse(p.base)
 	if err != nil {
 		return outcome{}, err
 	}
+	drop := func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) }, ErrorHandler: drop}
 	var requests atomic.Int32
-	between := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) },
-		ModifyResponse: func(resp *http.Response) error {
-			if requests.Add(1) == 1 {
-				io.Copy(io.Discard, resp.Body)
-				panic(http.ErrAbortHandler)
-			}
-			return nil
-		},
-	})
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 1 {
+			first(proxy, w, r)
+			drop(w, r, nil)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
 	defer between.Close()
 	out, err := run(between.URL)
 	if n := requests.Load(); err == nil && n < 2 {
@@ -222,7 +247,7 @@ func (b behaviour) do(ctx context.Context, p *picket, c client) (int, error) {
 	}
 	counts, cerr := p.turns(chat)
 	ran, want, most := total(counts), b.turns, 1
-	if b.name == "sent again" && c.unmarked {
+	if b.name == "lost late" && c.unmarked {
 		want, most = 2, 2
 	}
 	for text, n := range counts {
@@ -344,7 +369,7 @@ func run(work, only string) error {
 	defer os.RemoveAll(homes)
 	rows := make([]row, len(clients))
 	var all sync.WaitGroup
-	slots := make(chan struct{}, max(2, runtime.NumCPU()))
+	slots := make(chan struct{}, 4) // they mostly wait
 	for i, c := range clients {
 		all.Go(func() {
 			slots <- struct{}{}
