@@ -69,13 +69,13 @@ type Approvals struct {
 	dir        string
 	run        string // of this process
 	now        func() time.Time
+	redact     func(string) string // of the reasons of answers; nil leaves them
 
-	mu        sync.Mutex
+	mu        sync.Mutex // comes after the lock of the file
 	questions map[string]*Question
 	grants    []Grant
 	distrust  string                   // why no grant of the file holds
 	failed    error                    // of the last look at it
-	turn      string                   // whose grants are being recorded
 	waiting   map[string]chan struct{} // by question of this process
 }
 
@@ -113,18 +113,24 @@ func lastTime(path string) time.Time {
 }
 
 // update brings the state up to what the file holds, runs fn on it and appends the records that fn returns, all under the
-// lock of the file. Questions whose process is gone are expired on the way, also where fn refuses; a nil fn writes nothing.
+// lock of the file. Questions whose process is gone are expired on the way, and grants past their end revoked, also where fn
+// refuses; a nil fn writes nothing.
 func (a *Approvals) update(ctx context.Context, fn func() ([]Record, error)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	var refused error
-	a.failed = a.log.Update(ctx, func() (recs []Record, _ error) {
+	err := a.log.Update(ctx, func() (recs []Record, _ error) {
 		if fn == nil {
 			return nil, nil
 		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		for _, q := range a.questions {
 			if q.closed == nil && a.gone(q.Process) {
 				recs = append(recs, q.record(answerRecord{"expired", "", "", "the process that asked is gone"}))
+			}
+		}
+		for _, g := range a.grants {
+			if g.over(a.now()) { // on record, so that a clock that is set back does not revive it
+				recs = append(recs, g.revoked(a.run))
 			}
 		}
 		if recs != nil {
@@ -132,15 +138,19 @@ func (a *Approvals) update(ctx context.Context, fn func() ([]Record, error)) err
 				return nil, err
 			}
 		}
-		var more []Record
-		more, refused = fn()
-		return append(recs, more...), nil
+		more, err := fn()
+		if refused = err; err == nil {
+			recs = append(recs, more...)
+		}
+		return recs, nil
 	})
-	a.turn = ""
-	return errors.Join(a.failed, refused)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failed = err
+	return errors.Join(err, refused)
 }
 
-// Sweep expires the questions whose process is gone, as every method does that writes.
+// Sweep expires the questions whose process is gone and ends the grants past their time, as every method does that writes.
 func (a *Approvals) Sweep(ctx context.Context) error {
 	return a.update(ctx, func() ([]Record, error) { return nil, nil })
 }
@@ -162,6 +172,8 @@ type approvalLine struct {
 
 // read takes in one line of the file. One that says something unknown about a grant ends the trust in all of them.
 func (a *Approvals) read(n Line) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var l approvalLine
 	if err := n.Decode(&l); err != nil {
 		a.distrust = fmt.Sprintf("%q holds a line that is not a record: %v", a.log.path, err)
@@ -195,7 +207,7 @@ func (a *Approvals) read(n Line) {
 			delete(a.waiting, q.ID)
 		}
 	case "grant":
-		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until, Process: n.Run, turn: a.turn}
+		g := Grant{Key: l.Key, Scope: scope, Who: l.Who, Workspace: l.Workspace, Given: n.Time, Until: until, Process: n.Run, call: n.Call}
 		g.Labels = Labels{slices.Contains(l.Labels, "private"), slices.Contains(l.Labels, "untrusted")}
 		if !known || (err != nil) != (l.Until == "") || !g.sound() {
 			a.distrust = fmt.Sprintf("%q holds a grant that nobody can have given: %q", a.log.path, l.Key)
@@ -203,7 +215,9 @@ func (a *Approvals) read(n Line) {
 		}
 		a.grants = append(a.grants, g)
 	case "revoke":
-		a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return l.Key == "" || g.Key == l.Key })
+		a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { // one with an end ends those that end by then
+			return l.Key == "" || g.Key == l.Key && (err != nil || !g.Until.IsZero() && !g.Until.After(until))
+		})
 		if l.Key == "" {
 			a.distrust = ""
 		}
@@ -213,7 +227,7 @@ func (a *Approvals) read(n Line) {
 // pass drops the grants that had ended at a time that was seen after they were given: a clock that is set back does not
 // revive them.
 func (a *Approvals) pass(ts time.Time) {
-	a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return !g.Until.IsZero() && ts.After(g.Until) })
+	a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return g.over(ts) })
 }
 
 // Ask registers a question, waits for its answer and closes it: however this ends, the file holds exactly one closing
@@ -310,6 +324,9 @@ func (a *Approvals) close(ctx context.Context, q *Question, why string) (ans Ans
 // Answer answers a question, of this process or of another. digest, if not empty, must be that of the question. The error
 // is one of those above if the answer is not taken.
 func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) error {
+	if a.redact != nil {
+		ans.Reason = a.redact(ans.Reason)
+	}
 	return a.update(ctx, func() ([]Record, error) {
 		q := a.questions[id]
 		switch {
@@ -331,10 +348,13 @@ func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) e
 // Grant records what an answer granted, or the command line: first in the audit log, so that none holds which that does not
 // have. call is the call that asked, with its chat and channel. Grants of Task end with EndTurn.
 func (a *Approvals) Grant(ctx context.Context, call Record, turn string, grants []Grant) error {
+	grants = slices.DeleteFunc(grants, func(g Grant) bool { // a key with a secret in it cannot be written down
+		return a.redact != nil && a.redact(g.Key) != g.Key
+	})
 	if len(grants) == 0 {
 		return nil
 	}
-	return a.update(ctx, func() ([]Record, error) {
+	err := a.update(ctx, func() ([]Record, error) {
 		var out []Record
 		for _, g := range grants {
 			if g.Given, g.Until = a.now(), (time.Time{}); g.Scope == tools.Day {
@@ -342,12 +362,16 @@ func (a *Approvals) Grant(ctx context.Context, call Record, turn string, grants 
 			}
 			out = append(out, Record{a.run, call.Chat, call.Channel, call.Call, g.record()})
 		}
-		if err := a.audit.Append(ctx, true, out...); err != nil {
-			return nil, err
-		}
-		a.turn = turn
-		return out, nil
+		return out, a.audit.Append(ctx, true, out...)
 	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.grants {
+		if g := &a.grants[i]; err == nil && g.Process == a.run && g.call == call.Call && g.turn == "" {
+			g.turn = turn
+		}
+	}
+	return err
 }
 
 // EndTurn ends the grants of a turn.
@@ -357,25 +381,28 @@ func (a *Approvals) EndTurn(turn string) {
 	a.grants = slices.DeleteFunc(a.grants, func(g Grant) bool { return g.Scope == tools.Task && g.turn == turn })
 }
 
-// Held returns the grants that hold now for a turn of this process; none if the file cannot be read or trusted. It is to be
-// called for each decision, and again before a call that a grant lets through is launched.
-func (a *Approvals) Held(ctx context.Context, turn string) []Grant {
-	err := a.update(ctx, nil)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err != nil || a.distrust != "" {
+// Held returns the grants that hold now for a turn of this process; none if the file cannot be read or trusted.
+func (a *Approvals) Held(ctx context.Context, turn string) (held []Grant) {
+	if a.While(ctx, turn, func(g []Grant) error { held = g; return nil }) != nil {
 		return nil
 	}
-	now := a.now()
-	a.pass(now)
-	var out []Grant
-	for _, g := range a.grants {
-		ours := g.Process == a.run && (g.Scope == tools.Session || g.turn != "" && g.turn == turn)
-		if (g.Scope >= tools.Day || ours) && (g.Until.IsZero() || !now.Before(g.Given)) {
-			out = append(out, g)
+	return held
+}
+
+// While runs fn with the grants that hold, and nobody revokes one meanwhile. What they let through is to be recorded in it,
+// so that after the record of a revocation no call runs by that grant.
+func (a *Approvals) While(ctx context.Context, turn string, fn func(held []Grant) error) error {
+	return a.update(ctx, func() ([]Record, error) {
+		var held []Grant
+		now := a.now()
+		for _, g := range a.grants {
+			ours := g.Process == a.run && (g.Scope == tools.Session || g.turn != "" && g.turn == turn)
+			if a.distrust == "" && (g.Scope >= tools.Day || ours) && !g.over(now) && (g.Until.IsZero() || !now.Before(g.Given)) {
+				held = append(held, g)
+			}
 		}
-	}
-	return out
+		return nil, fn(held)
+	})
 }
 
 // waits reports whether an open question can still be answered.
@@ -389,29 +416,29 @@ func (a *Approvals) List(ctx context.Context) (open []Question, grants []Grant, 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.pass(a.now())
 	for _, q := range a.questions {
 		if q.closed == nil && a.waits(q) {
 			open = append(open, *q)
 		}
 	}
 	slices.SortFunc(open, func(x, y Question) int { return x.Until.Compare(y.Until) })
-	for _, g := range a.grants {
-		if g.Scope >= tools.Day || !a.gone(g.Process) {
-			grants = append(grants, g)
-		}
-	}
-	return open, grants, nil
+	return open, slices.DeleteFunc(slices.Clone(a.grants), func(g Grant) bool { return !a.live(g) }), nil
+}
+
+// live reports whether a grant can hold somewhere.
+func (a *Approvals) live(g Grant) bool {
+	return (g.Scope >= tools.Day || !a.gone(g.Process)) && !g.over(a.now())
 }
 
 // Revoke ends the grants of a key, for everybody and in every process, or all grants if key is empty. It returns how many
 // there were.
 func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
-	var recs []Record
+	var unrecorded error
 	err = a.update(ctx, func() ([]Record, error) {
+		var recs []Record
 		for _, g := range a.grants {
-			if key == "" || g.Key == key {
-				recs = append(recs, Record{Run: a.run, Body: revokeRecord(g.record())})
+			if (key == "" || g.Key == key) && a.live(g) {
+				recs = append(recs, g.revoked(a.run))
 			}
 		}
 		n = len(recs)
@@ -421,12 +448,12 @@ func (a *Approvals) Revoke(ctx context.Context, key string) (n int, err error) {
 		if key == "" && a.distrust != "" { // whatever it was
 			recs = append(recs, Record{Run: a.run, Body: revokeRecord{Labels: []string{}}})
 		}
+		if len(recs) > 0 { // in the order in which it takes effect; it does also where it cannot be recorded
+			unrecorded = a.audit.Append(ctx, true, recs...)
+		}
 		return recs, nil
 	})
-	if err != nil || len(recs) == 0 {
-		return 0, err
-	}
-	return n, a.audit.Append(ctx, true, recs...)
+	return n, errors.Join(err, unrecorded)
 }
 
 // Trouble says why no grant holds, "" if they do.

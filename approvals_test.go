@@ -306,6 +306,9 @@ func TestAskerProcess(t *testing.T) {
 	}
 	d := openDesk(t, dir, "asker")
 	ans, err := d.Ask(t.Context(), question("q"), func(context.Context) { fmt.Println("asked") })
+	if ans.Scope > tools.Once {
+		err = errors.Join(err, d.Grant(t.Context(), Record{Call: "q"}, "turn", []Grant{{Key: "shell:rm", Scope: ans.Scope, Who: "owner", Workspace: "/ws"}}))
+	}
 	fmt.Printf("answer %v %v %v\n", ans.Allow, ans.Scope, err)
 	os.Exit(0)
 }
@@ -349,8 +352,8 @@ func TestAnswerFromAnotherProcess(t *testing.T) {
 	if out, err := d.command(parseApprovals); err != nil || !strings.Contains(out, "command: rm x") {
 		t.Fatalf("list: %v %s", err, out)
 	}
-	if _, err := d.command(parseApprovals, "allow", "q", "--for", "24h"); err != nil {
-		t.Fatal(err)
+	if out, err := d.command(parseApprovals, "allow", "q", "--for", "24h"); err != nil || out != "q  allowed 24h: shell:rm in /ws, for 24 hours\n" {
+		t.Fatalf("%v %q", err, out)
 	}
 	if !lines.Scan() || lines.Text() != "answer true 24h <nil>" {
 		t.Fatalf("the asker said %q", lines.Text())
@@ -663,18 +666,37 @@ func FuzzReadApprovals(f *testing.F) {
 	f.Add([]byte(`{"digest":"d","offered":["once","forever"],"reasons":[],"until":"x"}`), "question")
 	f.Add([]byte(`{"answer":"allow","scope":"always"}`), "answer")
 	f.Add([]byte(`{"key":""}`), "revoke")
+	f.Add([]byte(`{"key":"shell:git","until":"never"}`), "revoke")
+	f.Add([]byte(`{"key":"held","scope":"24h","until":"2029-12-31T00:00:00Z"}`), "revoke")
+	f.Add([]byte(`{"key":"held","KEY":"","until":null}`), "revoke")
+	f.Add([]byte(`{"key":"a","scope":"24h","who":"app","until":"2031-01-01T00:00:00Z"}`), "grant")
+	f.Add([]byte(`{"key":"a","scope":"always","who":"owner","until":"","labels":["private","x"],"workspace":null}`), "grant")
+	f.Add([]byte(`{"offered":["always"],"until":"2031-01-01T00:00:00Z"}`), "question")
+	f.Add([]byte(`{"answer":"allow","scope":"Once"}`), "answer")
+	f.Add([]byte(`["x"]`), "grant")
+	f.Add([]byte(`{}`), "genesis")
+	f.Add([]byte(``), "")
 	f.Fuzz(func(t *testing.T, raw []byte, kind string) {
 		at := time.Date(2029, 12, 31, 12, 0, 0, 0, time.UTC)
 		a := &Approvals{log: &Log{}, questions: map[string]*Question{}, now: func() time.Time { return at }}
 		a.read(Line{Time: at, Kind: "question", Call: "q", Raw: []byte(`{"offered":["once"],"until":"2030-01-01T00:00:00Z"}`)})
+		held := Grant{Key: "held", Scope: tools.Always, Who: "owner", Given: at}
+		a.grants = []Grant{held}
 		a.read(Line{Time: at, Kind: kind, Call: "q", Raw: raw})
+		if kind == "revoke" && len(a.grants) > 1 || a.distrust == "" && kind == "grant" && len(a.grants) != 2 {
+			t.Fatalf("%s %s leaves %+v", kind, raw, a.grants)
+		}
 		for _, g := range a.grants {
-			if kind != "grant" || !g.sound() {
+			if g != held && (kind != "grant" || !g.sound()) {
 				t.Fatalf("%s %s made %+v", kind, raw, g)
 			}
 		}
 		if q := a.questions["q"]; q != nil && q.closed != nil && q.closed.Allow && q.closed.Scope != tools.Once {
 			t.Fatalf("%s made %+v", raw, q.closed)
+		}
+		a.read(Line{Time: at, Kind: "revoke", Raw: []byte(`{"key":"","labels":[],"until":""}`)})
+		if len(a.grants) > 0 || a.distrust != "" {
+			t.Fatalf("after %s %s, clearing leaves %+v: %s", kind, raw, a.grants, a.distrust)
 		}
 	})
 }

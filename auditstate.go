@@ -141,6 +141,17 @@ func (l *Log) vouch(ctx context.Context, sync bool, have, next mark) error {
 	})
 }
 
+// knowVault makes the state know the generation of the vault that is in force.
+func (l *Log) knowVault(ctx context.Context, generation uint64) error {
+	return l.fail(l.locked(ctx, func(context.Context) error {
+		return l.editState(true, func(st *auditState) bool {
+			newer := generation > st.Vault
+			st.Vault = max(st.Vault, generation)
+			return newer
+		})
+	}))
+}
+
 // lineHead reads prev, seq and kind of a line at their places; ok is false if
 // the line does not have the form of one.
 func lineHead(line []byte) (prev []byte, seq int64, kind []byte, ok bool) {

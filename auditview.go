@@ -25,6 +25,7 @@ type auditView struct {
 	N      int    // the last so many records
 	Kind   string // only these, if not empty
 	Chat   string
+	Width  int                 // columns of a row of the table; 0 is as long as it is
 	JSON   bool                // the lines as they are, else a table
 	Follow bool                // go on with what is added, until the context ends
 	Safe   func(string) string // makes text fit for a terminal
@@ -186,6 +187,9 @@ func (v auditView) write(w io.Writer, l logLine) error {
 // row is one line of the table.
 func (v auditView) row(n Line) string {
 	row := fmt.Sprintf("%6d  %s  %-12s  %-18s  %-12s", n.Seq, n.Time.Local().Format(time.DateTime), v.Safe(n.Kind), v.Safe(n.Call), v.Safe(n.Chat))
+	if v.Width > 0 && v.Width < 120 { // the chat and the day are left out for what was done
+		row = fmt.Sprintf("%6d  %s  %-12s  %-18s", n.Seq, n.Time.Local().Format(time.TimeOnly), v.Safe(n.Kind), v.Safe(n.Call))
+	}
 	cols, picked := strings.Fields(auditColumns[n.Kind]), map[string]string{}
 	for name, val := range members(n.Raw) {
 		text := memberText(val)
@@ -204,6 +208,9 @@ func (v auditView) row(n Line) string {
 	}
 	for _, name := range cols {
 		row += picked[name]
+	}
+	if v.Width > 0 && cutCols(row, v.Width) != row {
+		return cutCols(row, v.Width-2) + "…"
 	}
 	return row
 }

@@ -65,6 +65,29 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// On a terminal no row is wider than it, and what was done is still in it.
+func TestTableFitsTheTerminal(t *testing.T) {
+	dir := viewLog(t)
+	whole := viewOf(t, dir, auditView{N: 50})
+	for _, width := range []int{40, 80, 119, 120, 200, 100000} {
+		out := viewOf(t, dir, auditView{N: 50, Width: width})
+		if strings.Count(out, "\n") != 5 {
+			t.Errorf("%d columns:\n%s", width, out)
+		}
+		for row := range strings.Lines(out) {
+			if cols(strings.TrimSuffix(row, "\n")) > width {
+				t.Errorf("%d columns: %q", width, row)
+			}
+		}
+		if width >= 80 && !strings.Contains(out, "allow  shell  shell: git") {
+			t.Errorf("%d columns do not say what was done:\n%s", width, out)
+		}
+		if width == 100000 && out != whole {
+			t.Errorf("cut without need:\n%s", out)
+		}
+	}
+}
+
 func TestTableReportsDamage(t *testing.T) {
 	dir := viewLog(t)
 	path := filepath.Join(dir, auditName)

@@ -374,7 +374,7 @@ func (c *chat) append(lines ...chatLine) error {
 		}
 		l.Calls = slices.Clone(l.Calls)
 		for j := range l.Calls {
-			l.Calls[j].Function.Arguments = c.store.redact(l.Calls[j].Function.Arguments)
+			l.Calls[j].Function.Arguments = redactJSON(l.Calls[j].Function.Arguments, c.store.redact)
 		}
 		if err := e.Encode(l); err != nil {
 			return err

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,7 +94,7 @@ func (p *program) withData(ctx context.Context, list bool, f func(*app) error) e
 	if err != nil {
 		return err
 	}
-	if list {
+	if a.reads = list; list {
 		if _, err := os.Stat(filepath.Join(a.folders.Data, auditName)); errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
@@ -143,7 +146,7 @@ func (a *app) explain(args []string) error {
 		return err
 	}
 	call := ToolCall{Function: ToolFunction{Name: e.Tool, Arguments: e.Args}}
-	gate := &Sentinel{tools: map[string]tools.Tool{}, resolver: a.resolver, host: tools.Host{Workspace: a.workspace}, redact: a.red.String}
+	gate := &Sentinel{tools: map[string]tools.Tool{}, resolver: a.resolver, host: tools.Host{Workspace: a.workspace}, redact: a.red.String, lookup: a.vault.Lookup, holds: a.red.Holds}
 	for _, t := range a.tools {
 		gate.tools[t.Name] = t
 	}
@@ -172,6 +175,67 @@ func (a *app) explain(args []string) error {
 		return a.prog.print(jsonText(explain(&in, d)) + "\n")
 	}
 	explain(&in, d).print(a.prog.stdout, in.Judgement.Summary, d.Narrow)
+	return nil
+}
+
+// labelsCommand is "picket labels".
+func (p *program) labelsCommand(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 0 || len(args) == 1 && args[0] == "list":
+		a, err := p.settings(taskFlags{})
+		if err != nil {
+			return err
+		}
+		l := &labelStore{path: filepath.Join(a.folders.Data, labelsName)}
+		if err := l.load(); err != nil {
+			return err
+		}
+		return p.listLabels(l)
+	case len(args) != 2 || args[0] != "clear":
+		return usageErrorf("labels takes list or clear PATH")
+	}
+	path, err := filepath.Abs(args[1])
+	if err != nil {
+		return err
+	}
+	path = filepath.Join(resolveExisting(filepath.Dir(path)), filepath.Base(path))
+	return p.withData(ctx, false, func(a *app) error {
+		n, err := a.labels.clear(path)
+		if err != nil {
+			return err
+		}
+		if err := a.log.Append(ctx, true, Record{Run: a.run, Channel: channelCLI, Body: labelRecord{Set: []string{}, Source: "cleared by the owner", Path: path}}); err != nil {
+			return err
+		}
+		return p.print(fmt.Sprintf("cleared %d\n", n))
+	})
+}
+
+func (p *program) listLabels(l *labelStore) error {
+	list := slices.SortedFunc(maps.Keys(l.all), func(a, b *labelled) int { return cmp.Compare(a.path, b.path) })
+	for _, e := range list {
+		what := ""
+		if st, err := statFile(string(e.path)); err != nil {
+			what = "  (not there)"
+		} else if st.key != e.key {
+			what = "  (replaced)"
+		}
+		if e.tree {
+			what += "  and all below it"
+		}
+		line := fmt.Sprintf("%s  %-17s  %s%s  %s", e.when[:min(16, len(e.when))], strings.Join(labelsIn(e.set).List(), ","), e.path, what,
+			strings.Join(labelLines(e.set), "; "))
+		if err := p.print(printable(line) + "\n"); err != nil {
+			return err
+		}
+	}
+	for _, o := range l.open {
+		for _, root := range o.Roots {
+			if err := p.print(printable(fmt.Sprintf("call %s of %s counts as labelling all of %s until it is looked at", o.Call, o.TS, root)) + "\n"); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -237,7 +301,7 @@ func (p *program) showChat(lines []chatLine) error {
 }
 
 // undoCommand is "picket undo".
-func (p *program) undoCommand(_ context.Context, args []string) error {
+func (p *program) undoCommand(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return usageErrorf("undo takes the id of one call, as picket audit shows it")
 	}
@@ -245,7 +309,12 @@ func (p *program) undoCommand(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	said, err := undo(filepath.Join(a.folders.Data, "undo"), args[0])
+	said, err := undo(filepath.Join(a.folders.Data, "undo"), args[0], func(path string, set []chatLabel) error {
+		return p.withData(ctx, false, func(a *app) error {
+			rec := labelRecord{Set: labelsIn(set).List(), Source: "undo", Path: path}
+			return errors.Join(a.labels.set(path, set), a.log.Append(ctx, true, Record{Run: a.run, Channel: channelCLI, Body: rec}))
+		})
+	})
 	if err != nil {
 		return err
 	}
@@ -296,6 +365,10 @@ func (p *program) auditTable(ctx context.Context, dir string, args []string) err
 	fs.StringVar(&v.Chat, "chat", "", "")
 	if err := parseFlags(fs, args); err != nil {
 		return p.helpOr(err)
+	}
+	if isTerminal(p.stdout) {
+		width, _ := sizeOf(p.stdout)
+		v.Width, _ = strconv.Atoi(cmp.Or(os.Getenv("COLUMNS"), strconv.Itoa(width)))
 	}
 	var err error
 	if v.N, err = strconv.Atoi(*n); err != nil || v.N < 0 || fs.NArg() > 0 {

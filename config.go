@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"picket/tools"
 )
 
 // defaultSettings is what "config init" writes. The defaults are read from it,
@@ -91,11 +93,12 @@ type ruleConfig struct {
 
 type sandboxConfig struct {
 	Mode      string   `json:"mode" one:"auto bwrap off"`
-	Network   string   `json:"network" one:"host"`
+	Network   string   `json:"network" one:"proxy host"`
 	HostPorts []int    `json:"host_ports" range:"1..65535"`
 	Env       []string `json:"env" is:"variable"`
 	Writable  []string `json:"writable" is:"absPath"`
 	ReadOnly  []string `json:"read_only" is:"absPath"`
+	Debuggers bool     `json:"debuggers"` // boxed processes may trace each other (ptrace(2))
 }
 
 type approvalsConfig struct {
@@ -172,10 +175,11 @@ type Secret string
 // Reveal returns the value itself. What it goes to must not be kept or shown.
 func (s Secret) Reveal() string { return string(s) }
 
-var wholePlaceholder = lazyRegexp(`^\{\{vault:\s*[A-Za-z0-9_.-]{1,64}\s*\}\}$`)
-
 // Placeholder reports whether the value is the name of one in the vault.
-func (s Secret) Placeholder() bool { return wholePlaceholder().MatchString(string(s)) }
+func (s Secret) Placeholder() bool {
+	texts, names, err := tools.SplitPlaceholders(string(s))
+	return err == nil && len(names) == 1 && texts[0]+texts[1] == ""
+}
 
 func (s Secret) String() string {
 	if s == "" || s.Placeholder() {
@@ -256,8 +260,11 @@ func loadConfig(f folders, getenv func(string) string, flags map[string]string) 
 	}
 	if c.VaultKey = Secret(getenv("PICKET_VAULT_KEY")); c.VaultKey != "" {
 		raw, err := base64.StdEncoding.DecodeString(c.VaultKey.Reveal())
-		if (err != nil || len(raw) != 32) && !strings.HasPrefix(c.VaultKey.Reveal(), "file:") {
-			return nil, errors.New("PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and a path")
+		path, isFile := strings.CutPrefix(c.VaultKey.Reveal(), "file:")
+		if path = f.expand(path); isFile && filepath.IsAbs(path) {
+			c.VaultKey = Secret("file:" + path)
+		} else if err != nil || len(raw) != 32 {
+			return nil, errors.New("PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and an absolute path")
 		}
 	}
 	c.bindKeys(fileURL, envURL)
@@ -443,7 +450,7 @@ var (
 func (c *config) secrets() []secretValue {
 	var out []secretValue
 	add := func(s Secret, mark string) {
-		if s == "" || s.Placeholder() {
+		if _, names, err := tools.SplitPlaceholders(s.Reveal()); s == "" || names != nil || err != nil {
 			return
 		}
 		out = append(out, secretValue{Value: s.Reveal(), Mark: mark})

@@ -76,11 +76,12 @@ sentinel.always_ask_tools []
 sentinel.taint_tracking true
 sentinel.egress_allowlist ["*.wikipedia.org","github.com","*.github.com","*.githubusercontent.com","pypi.org","*.pypi.org","proxy.golang.org","pkg.go.dev"]
 sandbox.mode "auto"
-sandbox.network "host"
+sandbox.network "proxy"
 sandbox.host_ports []
 sandbox.env []
 sandbox.writable []
 sandbox.read_only []
+sandbox.debuggers false
 approvals.timeout "1h"
 approvals.notify []
 server.listen ["127.0.0.1:7717","[::1]:7717"]
@@ -193,7 +194,7 @@ func TestFaultsInTheFile(t *testing.T) {
 		{"wrong element", `{"extra_roots": ["/a", 1]}`, `:1:24: extra_roots[1]: must be a text in quotes`},
 		{"relative root", `{"extra_roots": ["a"]}`, `:1:18: extra_roots[0]: "a" must be an absolute path, or start with ~/`},
 		{"not one of", `{"sentinel": {"mode": "yolo"}}`, `:1:23: sentinel.mode: must be ask, strict, auto, not "yolo"`},
-		{"network that does not exist", `{"sandbox": {"network": "none"}}`, `:1:25: sandbox.network: must be host, not "none"`},
+		{"network that does not exist", `{"sandbox": {"network": "none"}}`, `:1:25: sandbox.network: must be proxy, host, not "none"`},
 		{"duration as number", `{"approvals": {"timeout": 60}}`, `:1:27: approvals.timeout: must be a duration in quotes, such as "90s", "3m", "1h" or "200d"`},
 		{"negative duration", `{"approvals": {"timeout": "-1h"}}`, `:1:27: approvals.timeout: must be a duration in quotes, such as "90s", "3m", "1h" or "200d"`},
 		{"no duration at all", `{"approvals": {"timeout": "0s"}}`, `:1:27: approvals.timeout: must be from 1s to 365d`},
@@ -295,7 +296,7 @@ func TestPrecedence(t *testing.T) {
 		{"bad variable", `PICKET_MODE: must be ask, strict, auto, not "yolo"`, env("PICKET_MODE", "yolo"), nil},
 		{"bad flag", `--max-steps: must be a whole number`, env(), map[string]string{"--max-steps": "many"}},
 		{"bad address", `PICKET_LISTEN: "0.0.0.0:1" is no loopback address: picket listens on 127.0.0.1, [::1] or localhost and a port only`, env("PICKET_LISTEN", "127.0.0.1:1, 0.0.0.0:1"), nil},
-		{"bad key", `PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and a path`, env("PICKET_VAULT_KEY", "hunter2"), nil},
+		{"bad key", `PICKET_VAULT_KEY: must be 32 bytes in base64, or file: and an absolute path`, env("PICKET_VAULT_KEY", "hunter2"), nil},
 	} {
 		if _, err := loadConfig(f, tt.getenv, tt.flags); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: %v", tt.name, err)

@@ -42,6 +42,7 @@ func (p *program) doctor(ctx context.Context) error {
 	if err != nil {
 		add("start", err, "", "mend what the line names")
 	} else {
+		a.checkVault(ctx, add)
 		a.checkModel(ctx, add)
 		a.checkBox(add)
 		a.checkLog(add)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -18,7 +19,10 @@ import (
 // How a call that went through the gate ends: refused, declined or run, each
 // recorded before anything else happens.
 
-const maxPreview = 2000 // bytes of a result that are recorded
+const (
+	maxPreview = 2000 // bytes of a result that are recorded
+	maxSummary = 420  // bytes
+)
 
 // refuse records a denial and tells the model: blocked, why in a few words, and
 // not to retry.
@@ -66,7 +70,7 @@ func (s *Sentinel) decline(ctx context.Context, c *callState, a Answer, err erro
 	why := "the owner declined it"
 	switch {
 	case err != nil && errors.Is(err, errAudit):
-		c.d.Reasons = append(c.d.Reasons, err.Error())
+		c.by, c.d.Reasons = "guard", append(c.d.Reasons, err.Error())
 		if logErr := s.recordDecision(ctx, c, Deny); logErr != nil {
 			err = logErr
 		}
@@ -95,18 +99,15 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 	c.decided = true
 	targets := []string{}
 	for _, t := range c.j.Targets {
-		targets = append(targets, t.Key)
+		targets = append(targets, s.redact(t.Key))
 	}
 	reasons := c.d.Reasons
 	if reasons == nil {
 		reasons = []string{}
 	}
-	e := egressFields{Kind: c.j.Egress.Kind.String(), Hosts: c.j.Egress.Hosts}
+	e := egressFields{Kind: c.j.Egress.Kind.String(), Hosts: s.redactAll(c.j.Egress.Hosts)}
 	if c.plan.Detail == nil && c.j.Summary == "" { // never judged
 		e.Kind = "none"
-	}
-	if e.Hosts == nil {
-		e.Hosts = []string{}
 	}
 	verdict := "deny"
 	if v == Allow {
@@ -114,11 +115,11 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 	}
 	rec := c.record(decisionRecord{
 		Tool: c.call.Function.Name, Args: s.recordedArgs(c.call.Function.Arguments), Digest: c.digest,
-		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().List(),
+		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().with(labelsIn(c.reads)).List(),
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
-		Grant: strings.Join(c.d.Grants, " "), Targets: targets, Egress: e, Purpose: s.redact(firstChars(c.t.Text, 200)),
+		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: firstChars(s.redact(c.t.Text), 200),
 	})
-	sync := v == Allow && c.j.Risk != tools.Safe
+	sync := v == Allow && c.by == "owner" && c.j.Risk != tools.Safe // see decide for the others
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)
 }
 
@@ -127,7 +128,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 func (s *Sentinel) recordedArgs(raw string) json.RawMessage {
 	if v, err := tools.DecodeStrict([]byte(raw)); err == nil {
 		if _, ok := v.(map[string]any); ok {
-			red := s.redact(raw)
+			red := redactJSON(raw, s.redact)
 			if json.Valid([]byte(red)) {
 				return json.RawMessage(red)
 			}
@@ -228,6 +229,14 @@ func cutBytes(s string, limit int) string {
 		limit--
 	}
 	return s[:limit] + "…"
+}
+
+// shortSummary bounds a summary, which is for one line.
+func shortSummary(s string) string {
+	if short := cutBytes(s, maxSummary); short != s {
+		return fmt.Sprintf("%s (%d bytes)", short, len(s))
+	}
+	return s
 }
 
 func firstChars(s string, n int) string {

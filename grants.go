@@ -19,8 +19,13 @@ type Grant struct {
 
 	Given, Until time.Time // Until is zero for one without an end
 	Process      string    // the run in which it was given
-	turn         string
+	call, turn   string
 }
+
+// over reports whether the grant has ended at a time.
+func (g *Grant) over(now time.Time) bool { return !g.Until.IsZero() && now.After(g.Until) }
+
+func (g *Grant) revoked(run string) Record { return Record{Run: run, Body: revokeRecord(g.record())} }
 
 func (g *Grant) record() grantRecord {
 	r := grantRecord{g.Key, g.Scope.String(), g.Who, g.Workspace, g.Labels.List(), ""}
@@ -41,7 +46,7 @@ func (g *Grant) sound() bool {
 // it was.
 func (g *Grant) bound() bool {
 	tool, _, _ := strings.Cut(g.Key, ":")
-	return g.Scope >= tools.Day && (tool == "shell" || tool == "python_execute" || tool == "skills")
+	return g.Scope >= tools.Day && (tool == "shell" || tool == "python_execute" || tool == "skills" || tool == "net")
 }
 
 // targeted are the tools that no grant covers as a whole.
@@ -69,6 +74,9 @@ func (in *Input) widest() (tools.Scope, string) {
 	return j.Widest, j.WidestWhy
 }
 
+// isHost reports whether a target is a host of a boxed call, which no grant of a program covers.
+func isHost(t tools.Target) bool { return strings.HasPrefix(t.Key, "net:") }
+
 // holds reports whether a grant of a key, of Task up to a scope, is one for the question.
 func (in *Input) holds(v *vote, key string, to tools.Scope) bool {
 	for i := range in.Grants {
@@ -94,7 +102,7 @@ func (in *Input) covered(v *vote) (keys, missing []string) {
 	for _, t := range targets {
 		to := min(v.widest, t.Widest)
 		switch {
-		case whole && to >= tools.Task:
+		case whole && to >= tools.Task && !isHost(t):
 		case in.holds(v, t.Key, to):
 			keys = append(keys, t.Key)
 		default:
@@ -140,7 +148,11 @@ func grantsFor(in *Input, scope tools.Scope) []Grant {
 	case scope == tools.Once:
 		return nil
 	case scope == tools.Task && in.Tool.Name == "shell":
-		targets = []tools.Target{{Key: "shell"}}
+		hosts := slices.DeleteFunc(slices.Clone(targets), func(t tools.Target) bool { return !isHost(t) })
+		if len(hosts) < len(targets) || len(targets) == 0 {
+			hosts = slices.Insert(hosts, 0, tools.Target{Key: "shell"})
+		}
+		targets = hosts
 	}
 	var out []Grant
 	for _, t := range targets {

@@ -26,14 +26,15 @@ var update = flag.Bool("update", false, "write golden files anew")
 const (
 	maxFile     = 750
 	maxFunction = 80
-	maxRoot     = 16500
+	maxRoot     = 19500
 	maxTools    = 7300
-	maxCore     = 8200
+	maxCore     = 9000
 )
 
 // core is the code that has to be right for the gate to hold.
 var core = []string{"sentinel.go", "gaterecord.go", "resolve.go", "policy.go", "approvals.go", "audit.go", "verify.go",
-	"records.go", "redact.go", "sandbox.go", "sandbox_linux.go", "gitmask_linux.go", "auditstate.go", "encode.go", "grants.go", "glob.go", "store.go"}
+	"records.go", "redact.go", "sandbox.go", "sandbox_linux.go", "gitmask_linux.go", "auditstate.go", "encode.go", "grants.go", "glob.go", "store.go",
+	"vault.go", "netproxy.go", "netgate.go", "shim_linux.go", "seccomp_linux.go", "boxmounts_linux.go", "secrets.go", "labels.go", "labelscan.go", "labels_linux.go"}
 
 type goFile struct {
 	path string
@@ -127,10 +128,11 @@ func TestHouseBudgets(t *testing.T) {
 // decision about the gate.
 var imports = map[string]*regexp.Regexp{
 	"flag":                       regexp.MustCompile(`^(main|commands)\.go$`),
-	"os/exec":                    regexp.MustCompile(`^(sandbox.*|notify)\.go$`),
-	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect|server)\.go$`),
-	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|completion|sse|task|view|server|ownerapi|apicmd)\.go$`),
-	"unsafe":                     regexp.MustCompile(`^(lock_windows|sandbox_linux|sandbox_other|tty.*|term_.*)\.go$`),
+	"os/exec":                    regexp.MustCompile(`^(sandbox.*|notify|shim_linux)\.go$`),
+	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect|sandbox|netproxy|shim_linux|server)\.go$`),
+	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|completion|sse|task|view|netproxy|server|ownerapi|apicmd)\.go$`),
+	"unsafe":                     regexp.MustCompile(`^(lock_windows|labels_linux|sandbox_linux|sandbox_other|tty.*|term_.*)\.go$`),
+	"golang.org/x/net/bpf":       regexp.MustCompile(`^seccomp_linux\.go$`),
 	"golang.org/x/net/html":      regexp.MustCompile(`^tools/html\.go$`),
 	"golang.org/x/net/idna":      regexp.MustCompile(`^(tools/url|chats|term|printable)\.go$`),
 	"golang.org/x/term":          regexp.MustCompile(`^(term.*|task|main)\.go$`),

@@ -60,7 +60,12 @@ Usage:
   picket policy explain [--grant KEY]… [--label private|untrusted]… [--mode M]
                         [--channel C] [--json] TOOL JSON
   picket policy lint              find rules that do not do what they seem to
+  picket vault set NAME [--host HOST]… [--tool TOOL]… [--short] [--passphrase]
+                                  keep a secret; its value is typed or piped in
+  picket vault [list]             names and what they are bound to, no values
+  picket vault delete NAME
   picket chats [list | show NAME | delete NAME]
+  picket labels [list | clear PATH]   files that hold others' words or private data
   picket tools [--json]           what the model can ask for
   picket undo ID                  put back what a call overwrote
   picket doctor                   what is right, and how to fix the rest
@@ -87,9 +92,10 @@ prompt, standard input is the prompt.
 
 Flags go before the prompt. The environment can set PICKET_MODEL,
 PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE, PICKET_LISTEN
-(where to serve) and PICKET_HOME (a folder for settings and data); OPENAI_API_KEY,
-with OPENAI_BASE_URL, is used if no model is set. From your home folder, picket
-works in ~/picket.
+(where to serve), PICKET_VAULT_KEY (32 bytes in base64, or file:PATH) and
+PICKET_HOME (a folder for settings and data); OPENAI_API_KEY, with
+OPENAI_BASE_URL, is used if no model is set. From your home folder, picket works
+in ~/picket.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 finished, but a call was declined,
 expired or denied; 4 the log could not be written; 130, 143, 129, 141 stopped by
@@ -125,6 +131,7 @@ func (s stopped) Error() string {
 }
 
 func main() {
+	shim()
 	closeInherited()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	in := &interrupts{}
@@ -257,7 +264,7 @@ func (p *program) notef(format string, args ...any) {
 
 // planned are words that later versions use as commands. They are not prompts,
 // so that a script written for those does nothing here.
-var planned = []string{"daemon", "vault", "labels", "memory", "goals", "contacts", "skills"}
+var planned = []string{"daemon", "memory", "goals", "contacts", "skills"}
 
 // command runs the command that the first argument names, or a task.
 func (p *program) command(ctx context.Context, args []string) error {
@@ -288,8 +295,12 @@ func (p *program) command(ctx context.Context, args []string) error {
 		return p.auditCommand(ctx, rest)
 	case "policy":
 		return p.policyCommand(ctx, rest)
+	case "vault":
+		return p.vaultCommand(ctx, rest)
 	case "chats":
 		return p.chatsCommand(ctx, rest)
+	case "labels":
+		return p.labelsCommand(ctx, rest)
 	case "tools":
 		return p.toolsCommand(rest)
 	case "undo":

@@ -21,8 +21,8 @@ import (
 // The owner's API. Whoever has the token of owner.token can do what the owner can
 // at the command line; what changes something is recorded as if done there.
 
-// object is an answer.
-type object = map[string]any
+// jsonObject is an answer.
+type jsonObject = map[string]any
 
 // An ownerCall answers a request; rest is what of the path stands for a name.
 type ownerCall func(s *server, r *http.Request, rest string) (any, error)
@@ -123,8 +123,8 @@ func (s *server) getState(r *http.Request, _ string) (any, error) {
 		return nil, err
 	}
 	st := a.box.State()
-	return object{"version": versionLine(), "run": a.run, "listen": s.at, "workspace": a.workspace,
-		"model": object{"name": a.model.Name(), "why": a.choice.Why}, "sandbox": object{"line": st.Line, "boxed": st.Boxed, "network_blocked": st.NetBlocked},
+	return jsonObject{"version": versionLine(), "run": a.run, "listen": s.at, "workspace": a.workspace,
+		"model": jsonObject{"name": a.model.Name(), "why": a.choice.Why}, "sandbox": jsonObject{"line": st.Line, "boxed": st.Boxed, "network_blocked": st.NetBlocked},
 		"config": config, "turns": orEmpty(a.handler.turns.list()), "questions": len(open), "trouble": a.approvals.Trouble()}, nil
 }
 
@@ -132,12 +132,12 @@ func orEmpty[T any](list []T) []T { return append([]T{}, list...) } // [] in JSO
 
 func (s *server) getApprovals(r *http.Request, _ string) (any, error) {
 	open, _, err := s.app.approvals.List(r.Context())
-	list := []object{}
+	list := []jsonObject{}
 	for _, q := range open {
-		list = append(list, object{"id": q.ID, "chat": q.Chat, "channel": q.Channel, "run": q.Process, "digest": q.Digest,
+		list = append(list, jsonObject{"id": q.ID, "chat": q.Chat, "channel": q.Channel, "run": q.Process, "digest": q.Digest,
 			"offered": scopeNames(q.Offered), "card": q.Card, "until": q.Until})
 	}
-	return object{"questions": list}, err
+	return jsonObject{"questions": list}, err
 }
 
 func (s *server) postAnswer(r *http.Request, id string) (any, error) {
@@ -162,21 +162,21 @@ func (s *server) postAnswer(r *http.Request, id string) (any, error) {
 	case errors.Is(err, errAnswered), errors.Is(err, errExpired), errors.Is(err, errOtherCall), errors.Is(err, errNotOffered):
 		err = &apiError{http.StatusConflict, "not_taken", err.Error(), ""}
 	}
-	return object{"id": id, "answer": in.Answer}, err
+	return jsonObject{"id": id, "answer": in.Answer}, err
 }
 
 func (s *server) getGrants(r *http.Request, _ string) (any, error) {
 	_, grants, err := s.app.approvals.List(r.Context())
-	list := []object{}
+	list := []jsonObject{}
 	for _, g := range grants {
-		o := object{"key": g.Key, "scope": g.Scope.String(), "who": g.Who, "workspace": g.Workspace, "labels": g.Labels.List(),
+		o := jsonObject{"key": g.Key, "scope": g.Scope.String(), "who": g.Who, "workspace": g.Workspace, "labels": g.Labels.List(),
 			"given": g.Given, "covers": effect(g.Scope, []Grant{g})}
 		if !g.Until.IsZero() {
 			o["until"] = g.Until
 		}
 		list = append(list, o)
 	}
-	return object{"grants": list, "trouble": s.app.approvals.Trouble()}, err
+	return jsonObject{"grants": list, "trouble": s.app.approvals.Trouble()}, err
 }
 
 // deleteGrants ends the grants of a key, or all of them.
@@ -185,12 +185,12 @@ func (s *server) deleteGrants(r *http.Request, key string) (any, error) {
 	if errors.Is(err, errNoGrant) {
 		err = &apiError{http.StatusNotFound, "no_grant", err.Error(), ""}
 	}
-	return object{"revoked": n}, err
+	return jsonObject{"revoked": n}, err
 }
 
 func (s *server) getConfig(*http.Request, string) (any, error) {
 	sw, err := s.app.cfg.switches()
-	return object{"mode": sw.Mode, "openai_api": object{"enabled": sw.API, "allow_memory": sw.AllowMemory,
+	return jsonObject{"mode": sw.Mode, "openai_api": jsonObject{"enabled": sw.API, "allow_memory": sw.AllowMemory,
 		"max_chats": s.app.cfg.OpenAIAPI.MaxChats, "has_key": hasKey(s.app.folders.Data)}}, err
 }
 
@@ -226,36 +226,36 @@ func (s *server) patchConfig(r *http.Request, _ string) (any, error) {
 
 func (s *server) postKey(r *http.Request, _ string) (any, error) {
 	key, err := s.app.newKey(r.Context())
-	return object{"key": key}, err
+	return jsonObject{"key": key}, err
 }
 
 // postStop ends every turn. It does so also where that cannot be recorded.
 func (s *server) postStop(r *http.Request, _ string) (any, error) {
 	n := s.app.handler.turns.stop(false)
-	return object{"stopped": n}, s.recordStop(context.WithoutCancel(r.Context()), n)
+	return jsonObject{"stopped": n}, s.recordStop(context.WithoutCancel(r.Context()), n)
 }
 
 func (s *server) getChats(*http.Request, string) (any, error) {
 	chats, err := s.app.chats.list()
-	list := []object{}
+	list := []jsonObject{}
 	for _, c := range chats {
-		o := object{"name": c.Name, "workspace": c.Workspace, "changed": c.Changed, "messages": c.Messages, "labels": c.Labels.List(),
+		o := jsonObject{"name": c.Name, "workspace": c.Workspace, "changed": c.Changed, "messages": c.Messages, "labels": c.Labels.List(),
 			"another_app": strings.HasPrefix(c.Name, apiNamespace+":")}
 		if c.Err != nil {
 			o["damage"] = c.Err.Error()
 		}
 		list = append(list, o)
 	}
-	return object{"chats": list}, err
+	return jsonObject{"chats": list}, err
 }
 
 func (s *server) getChat(_ *http.Request, name string) (any, error) {
 	lines, err := s.app.chats.read(name)
-	return object{"name": name, "lines": orEmpty(lines)}, chatError(name, err)
+	return jsonObject{"name": name, "lines": orEmpty(lines)}, chatError(name, err)
 }
 
 func (s *server) deleteChat(r *http.Request, name string) (any, error) {
-	return object{"deleted": name}, chatError(name, s.app.chats.remove(r.Context(), name))
+	return jsonObject{"deleted": name}, chatError(name, s.app.chats.remove(r.Context(), name))
 }
 
 func chatError(name string, err error) error {
@@ -283,7 +283,7 @@ func (s *server) getActivity(r *http.Request, _ string) (any, error) {
 	for l := range bytes.Lines(b.Bytes()) {
 		records = append(records, json.RawMessage(bytes.TrimSpace(l)))
 	}
-	return object{"records": records}, err
+	return jsonObject{"records": records}, err
 }
 
 // events streams the records of the log as they are written, questions and

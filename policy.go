@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -170,6 +171,9 @@ type Input struct {
 	// URLSeen says that Judgement.URL stands verbatim in the owner's words or in a result of this chat, or is a
 	// redirect of such a one.
 	URLSeen bool
+	// URLs are those that web_fetch would be asked for instead of this connection
+	// of a boxed call: its rules hold for both.
+	URLs []string
 
 	tried []forms // of the arguments that rules have asked for
 }
@@ -237,7 +241,7 @@ func (p *Policy) Decide(in Input) Decision {
 	if r := in.Judgement.Refuse; r != "" {
 		return refusal(r)
 	}
-	votes := append(make([]vote, 0, 8), in.first(stepDenied, p.deny), p.voteRules(&in), p.voteLists(&in))
+	votes := append(make([]vote, 0, 8), in.first(stepDenied, p.deny), p.voteHosts(&in, p.voteRules(&in)), p.voteLists(&in))
 	w := in.Judgement.Warnings
 	votes = append(p.voteLabels(&in, votes), p.voteMode(&in),
 		vote{step: stepWarnings, cast: len(w) > 0, verdict: Ask, reason: strings.Join(w, "; ")})
@@ -344,6 +348,45 @@ func (p *Policy) voteRules(in *Input) vote {
 	return vote{step: stepRules}
 }
 
+// voteHosts gives way to what the rules of web_fetch say about the URLs of a connection, if that is stricter. One that
+// denies a part of the host asks, where the path cannot be seen.
+func (p *Policy) voteHosts(in *Input, v vote) vote {
+	if len(in.URLs) == 0 {
+		return v
+	}
+	web := Input{Tool: tools.WebFetch, Args: map[string]any{"url": in.URLs[0]}, Channel: in.Channel,
+		Judgement: tools.Judgement{Forms: map[string][]string{"url": in.URLs[1:]}}}
+	for i := range p.rules {
+		r := &p.rules[i]
+		at := slices.IndexFunc(r.match, func(m argPattern) bool { return m.arg == "url" })
+		if at < 0 || !r.tool.match(web.Tool.Name) || r.channel != "" && r.channel != in.Channel ||
+			r.action == Allow && r.channel == "" && who(in.Channel) == "app" {
+			continue
+		}
+		now, fits := r.vote(stepRules), web.fits(r)
+		if !fits {
+			if r.action != Deny || !in.Judgement.Sends || !slices.ContainsFunc(in.URLs, func(u string) bool {
+				return strings.HasPrefix(r.match[at].pat.text, u)
+			}) {
+				continue
+			}
+			now.verdict, now.reason = Ask, "what is requested cannot be seen, and a rule denies a part of this host: "+now.reason
+		}
+		if now.verdict != Allow && (!v.cast || now.verdict < v.verdict) {
+			v = now
+		}
+		if fits {
+			break
+		}
+	}
+	return v
+}
+
+// listed reports whether a host is on the egress allow-list.
+func (p *Policy) listed(host string) bool {
+	return p != nil && slices.ContainsFunc(p.hosts, func(g glob) bool { return g.match(host) })
+}
+
 // risk is the call's, at least its tool's.
 func (in *Input) risk() tools.Risk { return tools.Higher(in.Tool.Risk, in.Judgement.Risk) }
 
@@ -386,6 +429,16 @@ func (in *Input) forms(arg string) *forms {
 		f.any = append(f.any, jsonText(val))
 	}
 	f.each = f.any
+	if arg == "url" { // what a server may make of escapes, for rules that deny or ask
+		for _, s := range f.each {
+			if plain, err := url.PathUnescape(s); err == nil && plain != s {
+				f.any = append(f.any, plain)
+				if u, err := tools.ParseURL(plain); err == nil {
+					f.any = append(f.any, u.String())
+				}
+			}
+		}
+	}
 	if in.Tool.Name == "shell" && arg == "command" {
 		f.each = j.Commands
 		f.any = append(f.any, j.Commands...)
@@ -422,6 +475,23 @@ func (in *Input) fits(r *rule) bool {
 		}
 	}
 	return true
+}
+
+// deniesFile reports whether a rule denies a search or listing one of the files that it comes upon, or reading that.
+func (p *Policy) deniesFile(in *Input, path string) bool {
+	action := in.Args["action"]
+	if action != "search" && action != "list" {
+		return false // its own path was decided about
+	}
+	for _, action := range []any{action, "read"} {
+		one := *in
+		one.Args, one.tried = map[string]any{"action": action, "path": path}, nil
+		one.Judgement.Forms = map[string][]string{"path": {path, strings.TrimPrefix(path, in.Workspace+string(filepath.Separator))}}
+		if v := p.voteRules(&one); v.cast && v.verdict == Deny {
+			return true
+		}
+	}
+	return false
 }
 
 // spelled tries a pattern on the spellings of one path, absolute and from the workspace: they are one form of it.
@@ -512,7 +582,10 @@ func (in *Input) effects() string {
 // egress is the kind of the call's egress, the widest where the tool contradicts itself.
 func (in *Input) egress() tools.EgressKind {
 	e := &in.Judgement.Egress
-	if e.Kind == tools.EgressHosts && len(e.Hosts) == 0 || e.Kind == tools.EgressNone && in.Judgement.Network {
+	switch {
+	case e.Kind == tools.EgressHosts && len(e.Hosts) == 0 && in.Judgement.Proxied:
+		return tools.EgressNone // each host is decided on as it is connected to
+	case e.Kind == tools.EgressHosts && len(e.Hosts) == 0 || e.Kind == tools.EgressNone && in.Judgement.Network:
 		return tools.EgressUnknown
 	}
 	return e.Kind
@@ -531,7 +604,7 @@ func (p *Policy) unlisted(in *Input) (hosts, how string) {
 		return strings.Join(j.Egress.Hosts, ", "), fmt.Sprintf("sends %d bytes to ", j.RequestBytes)
 	}
 	out := slices.DeleteFunc(slices.Clone(j.Egress.Hosts), func(host string) bool {
-		return !j.Sends && (search || slices.ContainsFunc(p.hosts, func(g glob) bool { return g.match(host) }))
+		return !j.Sends && (search || p.listed(host))
 	})
 	return strings.Join(out, ", "), "sends to "
 }
@@ -540,7 +613,7 @@ func (p *Policy) unlisted(in *Input) (hosts, how string) {
 func (in *Input) named() bool {
 	for _, h := range in.Judgement.Egress.Hosts {
 		if !slices.ContainsFunc(in.targets(), func(t tools.Target) bool {
-			return t.Key == in.Tool.Name+":"+h || strings.HasSuffix(t.Key, "@"+h)
+			return t.Key == in.Tool.Name+":"+h || t.Key == "net:"+h || strings.HasSuffix(t.Key, "@"+h)
 		}) {
 			return false
 		}

@@ -68,6 +68,11 @@ func checkGrantKey(key string, list []tools.Tool) error {
 	name, target, has := strings.Cut(key, ":")
 	needs := slices.Contains(targeted, name)
 	switch {
+	case name == "net":
+		if u, err := tools.ParseURL("http://" + target); err != nil || u.NetKey() != target {
+			return fmt.Errorf("%q names no host: net:HOST, in lower case", key)
+		}
+		return nil
 	case !slices.ContainsFunc(list, func(t tools.Tool) bool { return t.Name == name }):
 		return fmt.Errorf("%q names no tool", key)
 	case needs && (target == "" || strings.ContainsAny(target, " \t\n*?")):
@@ -103,8 +108,12 @@ type explanation struct {
 func explain(in *Input, d Decision) explanation {
 	j := &in.Judgement
 	filled := func(list []string) []string { return append([]string{}, list...) } // [] in JSON, not null
+	kind := in.egress()
+	if j.Proxied {
+		kind = j.Egress.Kind
+	}
 	x := explanation{d.Verdict.String(), d.Step, d.Rule, filled(d.Reasons), scopeNames(d.Offered), in.risk().String(),
-		[]string{}, j.Opaque, filled(j.Warnings), egressFields{in.egress().String(), filled(j.Egress.Hosts)}, j.Network,
+		[]string{}, j.Opaque, filled(j.Warnings), egressFields{kind.String(), filled(j.Egress.Hosts)}, j.Network,
 		filled(j.Writes), d.Steps}
 	for _, t := range in.targets() {
 		x.Targets = append(x.Targets, t.Key)
@@ -224,9 +233,10 @@ func (r *rule) lint(which []tools.Tool, blind, labels bool) (out []string) {
 	return out
 }
 
-// canMatch reports whether the tool has the argument, and the pattern may match a value of it.
+// canMatch reports whether the tool has the argument, and the pattern may match a value of it. A boxed call's connections
+// have arguments of their own.
 func (m argPattern) canMatch(t tools.Tool) bool {
-	return slices.ContainsFunc(t.Params, func(p tools.Param) bool {
+	return (t.Name == "shell" || t.Name == "python_execute") && (m.arg == "host" || m.arg == "method" || m.arg == "url") || slices.ContainsFunc(t.Params, func(p tools.Param) bool {
 		if p.Type == "boolean" {
 			p.Enum = []string{"true", "false"}
 		}
@@ -268,7 +278,30 @@ func parseApprovals(args []string) (do approvalsAction, list bool, err error) {
 	default:
 		return nil, false, errors.New("approvals takes list, watch, allow ID [--for once|task|session|24h|always] or deny ID [REASON…]")
 	}
-	return func(ctx context.Context, a *Approvals, _, _ io.Writer) error { return a.Answer(ctx, args[1], "", ans) }, false, nil
+	return func(ctx context.Context, a *Approvals, stdout, _ io.Writer) error {
+		said, err := a.answered(ctx, args[1], ans)
+		fmt.Fprint(stdout, said)
+		return err
+	}, false, nil
+}
+
+// answered gives an answer and says what came of it. What it grants is recorded by the process that asked.
+func (a *Approvals) answered(ctx context.Context, id string, ans Answer) (string, error) {
+	since := a.now()
+	err := a.Answer(ctx, id, "", ans)
+	if err != nil {
+		return "", err
+	} else if !ans.Allow {
+		return printable(id) + "  denied\n", nil
+	}
+	for call, _, _ := strings.Cut(id, "-"); a.now().Sub(since) < lockWait; time.Sleep(pollEvery / 4) {
+		_, grants, _ := a.List(ctx)
+		grants = slices.DeleteFunc(grants, func(g Grant) bool { return g.call != call || g.Scope != ans.Scope || g.Given.Before(since) })
+		if ans.Scope == tools.Once || len(grants) > 0 {
+			return fmt.Sprintf("%s  allowed %s: %s\n", printable(id), ans.Scope, printable(effect(ans.Scope, grants))), nil
+		}
+	}
+	return "", fmt.Errorf("%q is answered, but nothing was granted: the process that asked is gone, or the call had changed", id)
 }
 
 func printQuestion(w io.Writer, q Question) {
@@ -282,7 +315,7 @@ func printQuestion(w io.Writer, q Question) {
 // watch prints each question as it comes and as it ends.
 func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 	var shown []string
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; time.Sleep(pollEvery) {
 		open, _, err := a.List(ctx)
 		if err != nil {
 			return err
@@ -299,10 +332,6 @@ func (a *Approvals) watch(ctx context.Context, w io.Writer) error {
 			}
 		}
 		shown = now
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollEvery):
-		}
 	}
 	return nil
 }

@@ -84,7 +84,8 @@ type resultRecord struct {
 	Interrupted     bool
 }
 
-// egressRecord is about one redirect hop, or one connection out of the box.
+// egressRecord is about one redirect hop, or one host of a boxed call: one when it is decided on, before anything of it is
+// looked up, and if it was connected to one more at the end of the call, with the bytes.
 type egressRecord struct {
 	Host                string
 	Port                int
@@ -118,6 +119,13 @@ type revokeRecord grantRecord
 type labelRecord struct {
 	Set          []string
 	Source, Path string
+}
+
+// vaultRecord is about a change of the vault. It comes before the change: where
+// the next one has the same number, a crash came between and this one was not made.
+type vaultRecord struct {
+	Op, Name   string // set, delete
+	Generation uint64 // of the vault with it
 }
 
 type configRecord struct{ Key, Old, New string }
@@ -157,6 +165,7 @@ func (answerRecord) kind() string      { return "answer" }
 func (grantRecord) kind() string       { return "grant" }
 func (revokeRecord) kind() string      { return "revoke" }
 func (labelRecord) kind() string       { return "label" }
+func (vaultRecord) kind() string       { return "vault" }
 func (configRecord) kind() string      { return "config" }
 func (apiRecord) kind() string         { return "api" }
 func (resetRecord) kind() string       { return "reset" }

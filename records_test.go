@@ -45,6 +45,7 @@ func goldenRecords() []Record {
 		{Run: "r1", Body: grantRecord{"shell:rm", "24h", "owner", "/home/u/w", []string{}, "2026-01-03T03:04:05Z"}},
 		{Run: "r1", Body: revokeRecord{"shell:rm", "24h", "owner", "/home/u/w", nil, ""}},
 		{Run: "r1", Chat: "c", Body: labelRecord{[]string{"untrusted"}, "web_fetch", "notes.txt"}},
+		{Run: "r1", Channel: "cli", Body: vaultRecord{"set", "GITHUB_TOKEN", 17}},
 		{Body: configRecord{"sentinel.mode", "ask", "auto"}},
 		{Body: apiRecord{"on", map[string]int{"local_only": 2, "invalid_api_key": 1}}},
 		{Chat: "c", Body: resetRecord{}},

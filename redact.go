@@ -38,7 +38,10 @@ const (
 // All matches are found on the text as it came, and those that overlap are
 // replaced as a whole by the mark of the longest. It may be used by several
 // goroutines. The nil redactor still finds picket's own API keys.
-type redactor struct{ set atomic.Pointer[redactSet] }
+type redactor struct {
+	set   atomic.Pointer[redactSet]
+	fresh func() // if set, called before each use; it may Update
+}
 
 type redactSet struct {
 	marks []string // mark 0 is that of API keys
@@ -60,11 +63,26 @@ func (r *redactor) current() *redactSet {
 	if r == nil {
 		return noSecrets
 	}
+	if r.fresh != nil {
+		r.fresh()
+	}
 	return r.set.Load()
 }
 
 // String returns s without secrets.
-func (r *redactor) String(s string) string { return string(r.Bytes([]byte(s))) }
+func (r *redactor) String(s string) string {
+	if s == "" {
+		return s
+	}
+	return string(r.Bytes([]byte(s)))
+}
+
+// Holds reports whether a text holds a secret that is not too short to be sure.
+func (r *redactor) Holds(s string) bool {
+	set := r.current()
+	found, _ := set.find([]byte(s), 0, nil, true)
+	return slices.ContainsFunc(found, func(m match) bool { return m.length >= minSecret && s[m.start:m.end] != set.marks[m.secret] })
+}
 
 // Bytes returns text without secrets; text itself if there are none.
 func (r *redactor) Bytes(text []byte) []byte { return r.Stream().feed(text, true) }

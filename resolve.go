@@ -38,10 +38,13 @@ func (r *resolver) facts(p tools.Plan) tools.Facts {
 	state := r.box.State()
 	f := tools.Facts{
 		Workspace: r.workspace, Roots: r.roots, Home: r.home,
-		Boxed: state.Boxed, NetBlocked: state.NetBlocked, MoreShown: r.shown,
+		Boxed: state.Boxed, NetBlocked: state.NetBlocked, NetProxied: state.NetProxied, MoreShown: r.shown,
 		Paths:    make(map[string]tools.PathFact, len(p.Paths)),
 		Programs: make(map[string]tools.ProgramFact, len(p.Programs)),
 		Env:      map[string]bool{},
+	}
+	if f.NetProxied {
+		f.HostPorts = r.box.netPorts()[1:]
 	}
 	for name := range r.box.Env() {
 		f.Env[name] = true

@@ -9,12 +9,14 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -25,12 +27,14 @@ import (
 // boxConfig is what the children of one run may touch.
 type boxConfig struct {
 	Mode       string   // auto, bwrap or off; "" is auto
-	Network    string   // host: a call with network gets the host's; "" is host
+	Network    string   // host: a call with network gets the host's; proxy: hosts, one by one; "" is host
+	HostPorts  []int    // ports of the host's loopback that a call with network reaches by proxy
 	Workspace  string   // the folder in which every child starts
 	ExtraRoots []string // writable too
 	Writable   []string // folders or files, writable too
 	ReadOnly   []string // folders or files, readable
 	PassEnv    []string // names of further variables that children inherit
+	Debuggers  bool     // a process in a box may trace others in it
 	Hide       []string // settings and data folders, absolute, hidden wherever they lie
 	Skills     string   // a folder, absolute, that stays readable inside a hidden one; "" for none
 
@@ -43,6 +47,7 @@ type boxConfig struct {
 type boxState struct {
 	Boxed      bool   // children run in a box
 	NetBlocked bool   // and have no network unless the call was given it
+	NetProxied bool   // which then is a proxy that decides about each host
 	RefuseExec string // why no child may run at all; "" if one may
 	Line       string // one line that says all of this
 	Hint       string // the command or setting that mends what is missing; "" if nothing is
@@ -60,12 +65,17 @@ type sandbox struct {
 	env       map[string]string
 	pathFirst string // a folder of programs that goes before those on PATH
 	box       box    // what only the system with a box needs
+
+	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for boxed calls: tools.DialPublic but in tests
 }
 
 // What a child gets when the call does not say.
 const (
 	defaultOutput  = 1 << 20
 	defaultTimeout = 10 * time.Minute
+
+	proxyPort    = 47128 // of a box's loopback; each port from 1024 on is free there
+	maxHostPorts = 32
 )
 
 var endGrace = time.Second // between SIGTERM and SIGKILL
@@ -73,10 +83,10 @@ var endGrace = time.Second // between SIGTERM and SIGKILL
 // newSandbox resolves every path and looks for a box by making one. An error is
 // about the settings; without a box it still returns a sandbox: see State.
 func newSandbox(cfg boxConfig) (*sandbox, error) {
-	if !slices.Contains([]string{"", "auto", "bwrap", "off"}, cfg.Mode) || cfg.Network != "" && cfg.Network != "host" {
+	if !slices.Contains([]string{"", "auto", "bwrap", "off"}, cfg.Mode) || !slices.Contains([]string{"", "host", "proxy"}, cfg.Network) {
 		return nil, fmt.Errorf("there is no sandbox.mode %q with sandbox.network %q", cfg.Mode, cfg.Network)
 	}
-	s := &sandbox{cfg: cfg}
+	s := &sandbox{cfg: cfg, dial: tools.DialPublic}
 	if home, err := os.UserHomeDir(); err == nil && home != "/" {
 		s.home = resolveExisting(home)
 	}
@@ -102,6 +112,7 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 		}
 	}
 	s.findBox()
+	s.findNetwork()
 	s.env = s.childEnv(os.Environ())
 	for _, h := range s.hide {
 		if root := firstWithin(h, s.roots); root != "" && !s.state.Boxed {
@@ -109,6 +120,40 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 		}
 	}
 	return s, nil
+}
+
+// findNetwork says what a call with network gets.
+func (s *sandbox) findNetwork() {
+	st := &s.state
+	st.NetProxied = s.cfg.Network == "proxy" && st.Boxed && st.NetBlocked
+	switch {
+	case st.NetProxied:
+		st.Line += ", network by host"
+	case st.Boxed && st.NetBlocked:
+		st.Line += ", a call with network gets all of the machine's"
+	case s.cfg.Network == "proxy" && st.RefuseExec == "":
+		st.Line += "; the network is not decided on by host"
+	}
+	for _, p := range s.cfg.HostPorts {
+		if !slices.Contains(s.netPorts(), p) {
+			s.notes = append(s.notes, fmt.Sprintf("no call reaches port %d of sandbox.host_ports", p))
+		}
+	}
+}
+
+// netPorts are the ports of a box's loopback at which picket listens: the proxy
+// first, then those of the host. A box cannot have those below 1024.
+func (s *sandbox) netPorts() []int {
+	if !s.state.NetProxied {
+		return nil
+	}
+	ports := []int{proxyPort}
+	for _, p := range s.cfg.HostPorts {
+		if p >= 1024 && !slices.Contains(ports, p) && len(ports) <= maxHostPorts {
+			ports = append(ports, p)
+		}
+	}
+	return ports
 }
 
 // admit resolves a path of the settings.
@@ -297,8 +342,8 @@ func (s *sandbox) Exec(ctx context.Context, c tools.Command) (res tools.ExecResu
 	case ctx.Err() != nil:
 		return tools.ExecResult{Err: "stopped before it started", Stopped: true}
 	}
-	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
-	defer cancel()
+	limited := newClock(ctx, cmp.Or(c.Timeout, defaultTimeout))
+	defer limited.end()
 	if s.state.Boxed {
 		res = s.execBox(limited, c)
 	} else {
@@ -308,6 +353,42 @@ func (s *sandbox) Exec(ctx context.Context, c tools.Command) (res tools.ExecResu
 		res.TimedOut, res.Stopped = false, true
 	}
 	return res
+}
+
+// A clock is a context with a time limit that can stand still.
+type clock struct {
+	context.Context
+	end   context.CancelFunc
+	mu    sync.Mutex
+	timer *time.Timer
+	until time.Time
+	left  time.Duration // while it stands still
+	holds int
+}
+
+func newClock(ctx context.Context, limit time.Duration) *clock {
+	k := &clock{until: time.Now().Add(limit)}
+	k.Context, k.end = context.WithCancel(ctx)
+	k.timer = time.AfterFunc(limit, k.end)
+	return k
+}
+
+// hold makes the time stand still until every hold is released.
+func (k *clock) hold() (release func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.holds++; k.holds == 1 {
+		k.left = time.Until(k.until)
+		k.timer.Stop()
+	}
+	return sync.OnceFunc(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.holds--; k.holds == 0 {
+			k.until = time.Now().Add(k.left)
+			k.timer.Reset(k.left)
+		}
+	})
 }
 
 // execPlain runs a child without a box: in a session of its own, with the

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ const (
 type box struct {
 	bwrap   string
 	without []string          // options that this bubblewrap or this machine refuses
+	filter  []byte            // of system calls
 	base    mountSet          // what every call sees
 	links   map[string]string // the usual links in the root folder, and their targets
 	etc     []string          // what root could read in /etc and a plain user could not
@@ -56,8 +58,12 @@ func (s *sandbox) findBox() {
 	if !st.NetBlocked {
 		st.Line += ", but the network cannot be blocked (" + why + ")"
 	}
-	if slices.Contains(s.box.without, "--disable-userns") {
-		st.Line += ", further user namespaces not disabled"
+	filtered, userns := !slices.Contains(s.box.without, "--seccomp"), !slices.Contains(s.box.without, "--disable-userns")
+	if !filtered {
+		st.Line += ", system calls not filtered"
+	}
+	if !userns {
+		st.Line += map[bool]string{true: ", further user namespaces refused by the filter alone", false: ", further user namespaces not disabled"}[filtered]
 	}
 	if os.Geteuid() == 0 {
 		st.Line += ", as root: the number of processes is not limited"
@@ -81,9 +87,16 @@ func (s *sandbox) probe() (why, hint string) {
 		return fmt.Sprintf("%q lies where tools can write", bwrap), "take that folder off PATH"
 	}
 	s.layout()
+	attempts := []string{"", "--disable-userns", "--disable-userns --size", // bubblewrap before 0.8, before 0.7
+		"--unshare-net", "--unshare-net --disable-userns", "--unshare-net --disable-userns --size"}
+	for _, without := range attempts { // a box without the filter comes last, and is better than none
+		attempts = append(attempts, without+" --seccomp")
+	}
+	if s.box.filter = syscallFilter(runtime.GOARCH, s.cfg.Debuggers, os.Geteuid() == 0); s.box.filter == nil {
+		attempts = attempts[len(attempts)/2:]
+	}
 	said := ""
-	for _, without := range []string{"", "--disable-userns", "--disable-userns --size", // bubblewrap before 0.8, before 0.7
-		"--unshare-net", "--unshare-net --disable-userns", "--unshare-net --disable-userns --size"} {
+	for _, without := range attempts {
 		s.box.without = strings.Fields(without)
 		ctx, cancel := context.WithTimeout(context.Background(), boxStart)
 		res := s.execBox(ctx, tools.Command{Argv: []string{"/bin/sh", "-c", ":"}})
@@ -254,7 +267,7 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 		}
 	}
 	gitMounts(m, c, repos)
-	if c.Network || slices.Contains(s.box.without, "--unshare-net") {
+	if c.Network && !s.state.NetProxied || slices.Contains(s.box.without, "--unshare-net") {
 		m.addResolver("/etc/resolv.conf")
 	}
 	for _, h := range s.hide { // after all that could uncover it
@@ -272,89 +285,6 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 	return m.settle()
 }
 
-// A mountKind says what stands at a place, the stricter the higher.
-type mountKind int
-
-const (
-	mountBind   mountKind = iota // as on the host, writable
-	mountRO                      // as on the host, readable
-	mountShown                   // the same, inside a hidden folder too
-	mountHidden                  // an empty folder
-	mountNull                    // a file that cannot be opened
-)
-
-type mount struct {
-	dst, src string
-	kind     mountKind
-}
-
-// A mountSet holds one mount for each place, by place.
-type mountSet map[string]mount
-
-// add puts a mount at its place, unless what is there is stricter.
-func (m mountSet) add(n mount) {
-	if old, ok := m[n.dst]; !ok || n.kind > old.kind {
-		m[n.dst] = n
-	}
-}
-
-// above returns the mount in which a place lies.
-func (m mountSet) above(p string) (mount, bool) {
-	for p != "/" {
-		p = filepath.Dir(p)
-		if n, ok := m[p]; ok {
-			return n, true
-		}
-	}
-	return mount{}, false
-}
-
-// addResolver makes readable what the resolver's settings lead to beyond /etc: the
-// file alone, since a service's socket beside it could be connected to.
-func (m mountSet) addResolver(conf string) {
-	src, err := filepath.EvalSymlinks(conf)
-	at, linkErr := os.Readlink(conf)
-	if !filepath.IsAbs(at) {
-		at = filepath.Join(filepath.Dir(conf), at)
-	}
-	if err == nil && linkErr == nil && !within(at, "/etc") {
-		m.add(mount{at, src, mountRO})
-	}
-}
-
-// settle returns the mounts in the order in which they can be made: it drops
-// what a hidden or read-only folder covers, and makes every folder between a
-// writable root and a protected place a mount of its own, because the parent
-// of a mount could be renamed and another put in its place. Every component is
-// checked: bubblewrap would follow a link, and create what is missing, on the
-// host.
-func (m mountSet) settle() (out []mount, err error) {
-	for _, dst := range slices.Sorted(maps.Keys(m)) {
-		n := m[dst]
-		above, ok := m.above(dst)
-		if !ok {
-			continue
-		}
-		if above.kind == mountHidden && n.kind != mountShown || above.kind == mountRO && n.kind == mountRO {
-			delete(m, dst)
-			continue
-		}
-		for p := dst; p != above.dst; p = filepath.Dir(p) {
-			fi, err := os.Lstat(p)
-			if err != nil || fi.Mode()&fs.ModeSymlink != 0 || p != dst && !fi.IsDir() {
-				return nil, fmt.Errorf("the sandbox cannot protect %q: %q is missing or a link", dst, p)
-			}
-			if above.kind == mountBind && n.kind != mountBind {
-				m.add(mount{p, p, mountBind})
-			}
-		}
-	}
-	for _, dst := range slices.Sorted(maps.Keys(m)) { // a folder sorts before what it holds
-		out = append(out, m[dst])
-	}
-	return out, nil
-}
-
 // homeLinks makes what the settings admit below home seen below the box's HOME
 // too, so that a program that looks for its cache there finds it.
 func (s *sandbox) homeLinks() map[string]string {
@@ -368,8 +298,9 @@ func (s *sandbox) homeLinks() map[string]string {
 }
 
 // bwrapArgs is the argument list of bwrap(1). Later mounts cover earlier ones.
-// Descriptor 3 is for what bubblewrap reports, 4 holds the box.
-func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []string {
+// Descriptor 3 is for what bubblewrap reports, 4 holds the box; more are options
+// that name others.
+func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int, more ...string) []string {
 	var a []string
 	add := func(args ...string) { a = append(a, args...) }
 	with := func(option string) bool { return !slices.Contains(s.box.without, option) }
@@ -380,13 +311,14 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []strin
 		add("--tmpfs", dst)
 	}
 	add("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-	if !c.Network && with("--unshare-net") {
+	if (!c.Network || s.state.NetProxied) && with("--unshare-net") {
 		add("--unshare-net")
 	}
 	if with("--disable-userns") {
 		add("--disable-userns")
 	}
 	add("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--json-status-fd", "3", "--block-fd", "4")
+	add(more...)
 	// As root bubblewrap leaves /proc/sys writable, core_pattern included.
 	add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
 	tmpfs("1777", tmpSize/4, "/dev/shm")
@@ -425,6 +357,9 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int) []strin
 func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecResult) {
 	written := c.GitWrite || c.GitConfig
 	h := holder{cmd: exec.CommandContext(ctx, s.box.bwrap), mark: newMark()}
+	if !slices.Contains(s.box.without, "--seccomp") {
+		h.filter = s.box.filter
+	}
 	defer h.close()
 	repos, err := s.findRepos()
 	var mounts []mount
@@ -435,15 +370,25 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	if err == nil {
 		script, err = h.open(c)
 	}
+	var network *netProxy
+	if k, ok := ctx.(*clock); ok && err == nil && c.Network && s.state.NetProxied {
+		var m mount
+		if network, m, err = s.openProxy(k, &h, &c); err == nil {
+			mounts = append(mounts, m)
+			defer network.close()
+		}
+	}
 	if err != nil {
 		return tools.ExecResult{Err: "the sandbox cannot be made: " + err.Error()}
 	}
 	before := gitState(repos, written)
-	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script)...)
+	h.mounts = mounts
+	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script, h.options...)...)
 	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
-	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, "PICKET_SANDBOX=bwrap", h.mark)
+	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, append(network.environ(), "PICKET_SANDBOX=bwrap", h.mark)...)
 	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
 	h.result(&res)
+	res.Net = network.close()
 	repos, _ = s.findRepos() // if it fails, all of them count as changed
 	res.Notes = append(res.Notes, gitNotes(before, gitState(repos, written))...)
 	return res
@@ -451,10 +396,20 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 
 // A holder has what a box is held by until its limits are set, ended, and asked
 // how it ended.
+//
+// It ends with picket, too, whenever that is killed. Before it is let run, the
+// gate does it: where bubblewrap reads the filter, it finds an error. Later
+// --die-with-parent does, and in the moment before the kernel was asked for that
+// in the box, the leash.
 type holder struct {
 	cmd           *exec.Cmd // bubblewrap
 	mark          string
-	status, block *os.File // read end, write end
+	options       []string // of bubblewrap, with the descriptors that they name
+	filter        []byte   // of system calls; nil for none
+	status, block *os.File
+	leash         [2]*os.File
+	gate          *os.File // takes the filter
+	mounts        []mount
 	events        *json.Decoder
 	first         *os.Process // in the box; nil before it is known
 }
@@ -462,17 +417,44 @@ type holder struct {
 // open makes what the box is held by. The first two descriptors are always those
 // that bwrapArgs names.
 func (h *holder) open(c tools.Command) (script int, err error) {
-	var status, block *os.File
-	var err2 error
-	h.status, status, err = os.Pipe()
-	block, h.block, err2 = os.Pipe()
+	join := func(make func() (*os.File, *os.File, error)) (a, b *os.File) {
+		if err == nil {
+			a, b, err = make()
+		}
+		return a, b
+	}
+	var status, block, gate *os.File
+	h.status, status = join(os.Pipe)
+	h.block, block = join(socketPair)
+	h.leash[0], h.leash[1] = join(os.Pipe)
+	if err == nil { // with a reader of its own bubblewrap does not die of SIGPIPE, and leave a child behind
+		defer status.Close()
+		status, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", status.Fd()), os.O_RDWR, 0)
+	}
 	h.give(status)
 	h.give(block)
+	h.options = []string{"--sync-fd", strconv.Itoa(h.give(h.leash[0]))} // the command does not get it
+	if h.filter != nil {
+		h.gate, gate = join(socketPair)
+		h.options = append(h.options, "--seccomp", strconv.Itoa(h.give(gate)))
+		if err == nil {
+			_, err = gate.Write([]byte{0}) // never read: so the other side sees an error, not the end, if picket is gone
+		}
+	}
 	h.events = json.NewDecoder(io.LimitReader(h.status, 64<<10))
-	if err = errors.Join(err, err2); err == nil && slices.Contains(c.Argv, tools.ScriptArg) {
+	if err == nil && slices.Contains(c.Argv, tools.ScriptArg) {
 		script, err = h.giveBytes(c.Script)
 	}
 	return script, err
+}
+
+func socketPair() (a, b *os.File, err error) {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	syscall.SetNonblock(ends[0], true) // for deadlines; the other end is for bubblewrap
+	return os.NewFile(uintptr(ends[0]), "socket"), os.NewFile(uintptr(ends[1]), "socket"), nil
 }
 
 // give passes a file to bubblewrap and returns its descriptor there.
@@ -503,10 +485,16 @@ var errNoBox = errors.New("bubblewrap made no box")
 // of the box waits on the block descriptor once everything is mounted.
 func (h *holder) held(ctx context.Context) error {
 	for _, f := range h.cmd.ExtraFiles {
-		f.Close()
+		if f != h.leash[0] {
+			f.Close()
+		}
 	}
-	h.status.SetReadDeadline(time.Now().Add(boxStart))
-	defer context.AfterFunc(ctx, func() { h.status.SetReadDeadline(time.Unix(1, 0)) })()
+	limit := func(end time.Time) {
+		h.status.SetReadDeadline(end)
+		h.block.SetReadDeadline(end)
+	}
+	limit(time.Now().Add(boxStart))
+	defer context.AfterFunc(ctx, func() { limit(time.Unix(1, 0)) })()
 	var said struct {
 		Pid int `json:"child-pid"`
 	}
@@ -529,7 +517,21 @@ func (h *holder) held(ctx context.Context) error {
 		}
 	}
 	os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", said.Pid), []byte("1000"), 0) // it dies before others
+	// When picket, the only writer, is gone, this signal goes to the box's group.
+	for _, set := range [][2]int{{syscall.F_SETSIG, int(syscall.SIGKILL)}, {syscall.F_SETOWN, -said.Pid}, {syscall.F_SETFL, syscall.O_ASYNC}} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, h.leash[0].Fd(), uintptr(set[0]), uintptr(set[1])); errno != 0 {
+			return fmt.Errorf("fcntl: %v", errno)
+		}
+	}
 	_, err := h.block.Write([]byte{1})
+	if err == nil {
+		h.block.Read(make([]byte, 1)) // ends when the box's first process, done with the mounts, has closed it
+		err = checkMounts(said.Pid, h.mounts)
+	}
+	if err == nil && h.gate != nil {
+		_, err = h.gate.Write(h.filter)
+		syscall.Shutdown(int(h.gate.Fd()), syscall.SHUT_WR)
+	}
 	return err
 }
 
@@ -575,7 +577,7 @@ func (h *holder) gone() error {
 }
 
 func (h *holder) close() {
-	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block) {
+	for _, f := range append(h.cmd.ExtraFiles, h.status, h.block, h.gate, h.leash[1]) {
 		f.Close()
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -27,10 +26,14 @@ type Sentinel struct {
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
-	timeout   time.Duration // of a question
+	ready     func() error // nil unless secrets may be unknown to redact
+	lookup    func(name string) (vaultEntry, bool, error)
+	holds     func(text string) bool // whether a text holds the value of a secret
+	timeout   time.Duration          // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
-	keep      func(call, path string, prev, next []byte) error
+	keep      func(call, path string, prev, next []byte, set ...chatLabel) error
+	labels    *labelStore // of files; nil for none
 	redact    func(string) string
 	now       func() time.Time
 	debug     func(format string, args ...any) // exact errors, for the owner
@@ -61,9 +64,12 @@ type callState struct {
 	args    tools.Args
 	plan    tools.Plan
 	j       tools.Judgement
+	reads   []chatLabel // of the files that it reads
 	d       Decision
+	secrets []string // "NAME → where it goes"
 	by      string
 	started time.Time
+	before  Labels // with which it was decided on
 
 	hop     bool // a redirect of an approved fetch
 	asked   int  // questions so far
@@ -71,9 +77,6 @@ type callState struct {
 	decided bool // the decision record is written, or could not be
 	running bool // and the tool was started
 }
-
-// placeholder finds what stands for a secret.
-var placeholder = regexp.MustCompile(`\{\{\s*vault:`)
 
 // Do carries one call from the model to its result. It never returns an error:
 // a refusal and a failure are results too, recorded first. Every call leaves
@@ -104,10 +107,11 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 	if err := s.recordDecision(ctx, c, Allow); err != nil {
 		return s.logFailed(c, err)
 	}
-	if err := s.label(ctx, t, c.labels()...); err != nil {
+	after, err := s.follow(ctx, c)
+	if err != nil {
 		return s.finish(ctx, c, tools.Output{Err: "the labels of the chat could not be kept, so the call was not run"}, err)
 	}
-	return s.finish(ctx, c, s.run(ctx, c), nil)
+	return s.finish(ctx, c, after(s.run(ctx, c)), nil)
 }
 
 // key is equal for identical calls.
@@ -129,12 +133,12 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	if err != nil {
 		return err.Error(), stepArguments
 	}
-	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
-		return "it names a secret, and no secret of that name is known", stepGuard
-	}
 	c.args = args
 	if c.plan, err = tool.Assess(args); err != nil {
 		return err.Error(), stepArguments
+	}
+	if why, step := s.checkSecrets(c); why != "" {
+		return why, step
 	}
 	return s.judge(c)
 }
@@ -142,6 +146,11 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 // judge looks the names of the plan up and says what they mean. It is done
 // again after every wait.
 func (s *Sentinel) judge(c *callState) (why, step string) {
+	if s.ready != nil {
+		if err := s.ready(); err != nil {
+			return err.Error() + ", so no tool runs", stepGuard
+		}
+	}
 	facts := s.resolver.facts(c.plan)
 	for _, p := range c.plan.Paths {
 		if f, ok := facts.Paths[p.Name]; ok && f.Place == tools.Protected {
@@ -149,10 +158,15 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 		}
 	}
 	c.j = c.tool.Judge(c.args, c.plan, facts)
+	c.j.Summary = shortSummary(s.redact(c.j.Summary))
 	if c.j.Refuse != "" {
 		return c.j.Refuse, stepGuard
 	}
-	return "", ""
+	var err error
+	if c.reads, err = s.fileLabels(c); err != nil {
+		return "the labels of files cannot be known: " + err.Error(), stepGuard
+	}
+	return s.judgeSecrets(c)
 }
 
 // decide asks the policy, and the owner if it says so. done means that the call
@@ -162,11 +176,30 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if ctx.Err() != nil {
 			return s.refuse(ctx, c, stepGuard, "the turn was stopped"), true
 		}
-		in := s.input(ctx, c)
-		c.d = s.policy.Decide(in)
+		var in Input
+		// Nobody revokes a grant between this look at it and the record of what
+		// it lets through.
+		look := func(held []Grant) error {
+			in = s.input(c, held)
+			c.before = in.Labels
+			if c.d = s.policy.Decide(in); c.d.Verdict != Allow {
+				return nil
+			}
+			c.by = c.d.By
+			return s.recordDecision(ctx, c, Allow)
+		}
+		err := s.approvals.While(ctx, c.t.ID, look)
+		if err != nil && !c.decided { // no grant holds
+			err = look(nil)
+		}
+		if c.decided && err == nil && c.j.Risk != tools.Safe {
+			err = s.log.Append(context.WithoutCancel(ctx), true) // on disk before the act
+		}
+		if err != nil {
+			return s.decline(ctx, c, Answer{}, err), true
+		}
 		switch c.d.Verdict {
 		case Allow:
-			c.by = c.d.By
 			return Result{}, false
 		case Ask:
 		default:
@@ -180,17 +213,20 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 		if why, step := s.judge(c); why != "" {
 			return s.refuse(ctx, c, step, why), true
 		}
-		now := s.input(ctx, c)
+		now := s.input(c, s.approvals.Held(ctx, c.t.ID))
 		d := s.policy.Decide(now)
 		if d.Verdict == Deny {
 			c.d = d
 			return s.refuse(ctx, c, d.Step, strings.Join(d.Reasons, "; ")), true
 		}
-		if d.Verdict == Allow { // by what the answer granted: the call is the same
+		if d.Verdict == Allow { // granted meanwhile: the call is the same
 			d = c.d
 		}
 		why := voids(&in, &now, c.d, d)
 		if why == "" {
+			if err := s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope)); err != nil {
+				return s.decline(ctx, c, a, err), true
+			}
 			c.by = "owner"
 			return Result{}, false
 		}
@@ -200,25 +236,24 @@ func (s *Sentinel) decide(ctx context.Context, c *callState) (res Result, done b
 }
 
 // input is what the policy decides about: the call as it is now.
-func (s *Sentinel) input(ctx context.Context, c *callState) Input {
+func (s *Sentinel) input(c *callState, held []Grant) Input {
 	t := c.t
 	return Input{
-		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels(),
+		Tool: c.tool, Args: c.args.Values, Judgement: c.j, Labels: t.Chat.labels().with(labelsIn(c.reads)),
 		Channel: t.Caller.Channel, Workspace: s.host.Workspace,
-		Mode: s.mode(), Grants: s.approvals.Held(ctx, t.ID),
+		Mode: s.mode(), Grants: held,
 		URLSeen: c.hop || c.j.URL != "" && t.seen(c.args.String("url"), c.j.URL),
 	}
 }
 
-// question asks the owner, where that can be done, and keeps what the answer
-// grants.
+// question asks the owner, where that can be done.
 func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer, error) {
 	from := c.t.Caller
 	if from.Ask == nil && !from.Wait {
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
-		Labels: labelLines(c.t.Chat.Sources), Change: s.change(c), Redact: s.redact})
+		Labels: labelLines(append(slices.Clip(c.t.Chat.Sources), c.reads...)), Secrets: c.secrets, Change: s.change(c), Redact: s.redact})
 	c.asked++
 	id := c.id
 	if c.asked > 1 { // what is asked is not what was asked before
@@ -249,9 +284,6 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		s.notify(ctx, "picket asks: "+s.redact(c.j.Summary)+" (picket approvals allow "+id+")")
 	}
 	a, err := s.approvals.Ask(ctx, q, show)
-	if err == nil && a.Allow && a.Scope > tools.Once {
-		err = s.approvals.Grant(ctx, c.record(nil), c.t.ID, grantsFor(&in, a.Scope))
-	}
 	rec := a.record()
 	c.t.Emit(Event{Type: "answer", ID: c.id, Answer: rec.Answer, Scope: rec.Scope, By: rec.By})
 	if from.Ask == nil {
@@ -351,6 +383,9 @@ func (c *callState) labels() []chatLabel {
 
 // label puts labels on the chat of a turn and records those that are new.
 func (s *Sentinel) label(ctx context.Context, t *Turn, add ...chatLabel) error {
+	for i := range add {
+		add[i].Source = s.redact(add[i].Source)
+	}
 	fresh, err := t.Chat.label(add...)
 	if err != nil {
 		return err
@@ -373,17 +408,33 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 			out = tools.Output{Err: "the tool failed with an internal error"}
 		}
 	}()
+	args, vars, err := s.reveal(c)
+	if err != nil {
+		return tools.Output{Err: err.Error()}
+	}
 	c.started, c.running = s.now(), true
 	host, ask := s.host, c.t.Caller.AskText
-	host.Keep = func(path string, prev, next []byte) error { return s.keep(c.id, path, prev, next) }
+	host.Redact = s.redact
+	host.Keep = func(path string, prev, next []byte) error {
+		set, err := s.labels.of(path, c.id)
+		if err != nil {
+			return err
+		}
+		return s.keep(c.id, path, prev, next, set...)
+	}
 	host.Ask = func(ctx context.Context, q string) (string, error) {
 		if ask == nil {
 			return "", errors.New("nobody can be asked: there is no terminal")
 		}
 		return ask(ctx, s.redact(q))
 	}
+	host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult { return s.exec(ctx, c, cmd) }
 	host.Hop = func(ctx context.Context, url string) error { return s.hop(ctx, c, url) }
-	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+	if c.tool.Name == "files" { // a search reads what a call of its own might not
+		in := s.input(c, nil)
+		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
+	}
+	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: args, Plan: c.plan, Judgement: c.j, Secrets: vars, Host: &host})
 }
 
 // hop decides about a redirect of an approved fetch as about a fresh call, and
@@ -403,9 +454,12 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 			verdict, by = Allow, c.by // what was approved is this host
 			return nil
 		}
+		if s.holds != nil && s.holds(url) {
+			return fmt.Errorf("it redirects to %s, with a secret in the address", host)
+		}
 		// An answer about one address is not one about another. A redirect is
 		// the server's word, not the model's, so it is not made up.
-		h.d = s.policy.Decide(s.input(ctx, h))
+		h.d = s.policy.Decide(s.input(h, s.approvals.Held(ctx, h.t.ID)))
 		verdict, by = h.d.Verdict, h.d.By
 		switch verdict {
 		case Allow:
@@ -420,7 +474,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		text = "allow"
 	}
 	name, port := splitHostPort(host, url)
-	rec := c.record(egressRecord{Host: name, Port: port, Method: c.args.String("method"), Verdict: text, By: by})
+	rec := c.record(egressRecord{Host: s.redact(name), Port: port, Method: c.args.String("method"), Verdict: text, By: by})
 	if logErr := s.log.Append(context.WithoutCancel(ctx), true, rec); logErr != nil {
 		return logErr
 	}

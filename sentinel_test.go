@@ -73,7 +73,7 @@ func newGateRig(t *testing.T) *gateRig {
 	r.gate = &Sentinel{tools: map[string]tools.Tool{"act": act}, policy: policy, mode: func() string { return "" }, approvals: approvals, log: log,
 		resolver: &resolver{workspace: ws, roots: []string{ws}, hidden: []string{data}, box: box}, timeout: time.Hour,
 		notify: func(context.Context, string) {}, redact: keepText, now: time.Now, debug: func(string, ...any) {},
-		host: tools.Host{Workspace: ws}, keep: func(string, string, []byte, []byte) error { return nil }}
+		host: tools.Host{Workspace: ws}, keep: func(string, string, []byte, []byte, ...chatLabel) error { return nil }}
 	store := &chatStore{dir: filepath.Join(data, "chats"), redact: keepText, now: time.Now}
 	c, err := store.open(context.Background(), "test", ws, true)
 	if err != nil {
@@ -389,5 +389,46 @@ func TestContainsURL(t *testing.T) {
 		if got := containsURL(text, u); got != want {
 			t.Errorf("containsURL(%q) = %v", text, got)
 		}
+	}
+}
+
+// A rule that denies a file holds for what a search or a listing comes upon too.
+func TestSearchLeavesOutWhatIsDenied(t *testing.T) {
+	r := newGateRig(t)
+	r.gate.tools["files"] = tools.Files
+	r.gate.host.Protected = r.gate.resolver.protected
+	for name, text := range map[string]string{"a.txt": "key A", "secret.txt": "key B", "sub/secret.txt": "key C", "sub/b.txt": "key D"} {
+		path := filepath.Join(r.gate.host.Workspace, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		match  map[string]string
+		args   string
+		shown  string // what the result holds
+		hidden string // and what it does not
+		note   string
+	}{
+		{"names", map[string]string{"path": "*secret.txt"}, `{"action":"search","path":".","pattern":"**/*.txt"}`, "sub/b.txt", "secret", "2 protected or denied"},
+		{"text", map[string]string{"path": "*secret.txt"}, `{"action":"search","path":".","content":"key"}`, "key D", "key B", "2 protected or denied"},
+		{"text of a folder", map[string]string{"path": "sub/*"}, `{"action":"search","path":"sub","content":"key"}`, "no hits", "key", "2 protected or denied"},
+		{"an absolute pattern", map[string]string{"path": "*/sub/secret.txt"}, `{"action":"search","path":".","content":"key"}`, "key B", "key C", "1 protected or denied"},
+		{"a listing", map[string]string{"path": "*secret.txt"}, `{"action":"list","path":"."}`, "a.txt", "secret", "1 protected or denied"},
+		{"reading alone", map[string]string{"path": "*secret.txt", "action": "read"}, `{"action":"search","path":".","content":"key"}`, "key A", "key B", "2 protected or denied"},
+		{"writing alone", map[string]string{"path": "*secret.txt", "action": "write"}, `{"action":"search","path":".","content":"key"}`, "key B", "denied", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := compilePolicy(sentinelConfig{Mode: "ask", Rules: []ruleConfig{{Tool: "files", Action: "deny", Match: c.match}}}, []string{"files"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.gate.policy = p
+			res := r.gate.Do(context.Background(), r.turn, call("files", c.args))
+			if !strings.Contains(res.Text, c.shown) || strings.Contains(res.Text, c.hidden) || !strings.Contains(res.Text, c.note) {
+				t.Errorf("%+v", res)
+			}
+		})
 	}
 }

@@ -37,7 +37,7 @@ type serverLimits struct {
 	header time.Duration // to send the head of a request
 	body   time.Duration // to send its body
 	idle   time.Duration // between requests of a connection
-	linger time.Duration // to stop sending a body that was refused
+	linger time.Duration // to stop sending a body that was refused, or to take the last answer
 	stop   time.Duration // for the turns to end when the server does
 	report time.Duration // between records of refused requests
 	bytes  int64         // of a body
@@ -140,12 +140,18 @@ func (s *server) run(ctx context.Context, list []net.Listener) error {
 		err = errors.Join(err, s.recordStop(end, turns))
 	}
 	close(s.quit)
-	shut := srv.Shutdown(end)
+	let, drop := context.WithCancel(end)
+	defer drop()
+	all.Go(func() {
+		if serr := srv.Shutdown(let); serr != nil { // some connection was not idle
+			srv.Close()
+		}
+	})
 	s.app.handler.turns.wait(end)
-	srv.Close()
+	time.AfterFunc(s.limits.linger, drop) // the answers are out by then
 	all.Wait()
 	s.reportRefused(end)
-	return errors.Join(err, shut)
+	return err
 }
 
 func (s *server) recordStop(ctx context.Context, turns int) error {

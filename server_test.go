@@ -83,7 +83,7 @@ func (m *stubModel) requests() []stubRequest {
 
 // stubText streams a piece of text.
 func stubText(w http.ResponseWriter, text string) {
-	fmt.Fprintf(w, "data: %s\n\n", asJSON(object{"choices": []any{object{"index": 0, "delta": object{"content": text}}}}))
+	fmt.Fprintf(w, "data: %s\n\n", asJSON(jsonObject{"choices": []any{jsonObject{"index": 0, "delta": jsonObject{"content": text}}}}))
 	w.(http.Flusher).Flush()
 }
 
@@ -97,8 +97,8 @@ func stubSays(w http.ResponseWriter, texts ...string) {
 
 // stubCalls asks for a call.
 func stubCalls(w http.ResponseWriter, text, tool string, args any) {
-	call := object{"index": 0, "id": "c1", "function": object{"name": tool, "arguments": asJSON(args)}}
-	fmt.Fprintf(w, "data: %s\n\n", asJSON(object{"choices": []any{object{"index": 0, "delta": object{"content": text, "tool_calls": []any{call}}, "finish_reason": "tool_calls"}}}))
+	call := jsonObject{"index": 0, "id": "c1", "function": jsonObject{"name": tool, "arguments": asJSON(args)}}
+	fmt.Fprintf(w, "data: %s\n\n", asJSON(jsonObject{"choices": []any{jsonObject{"index": 0, "delta": jsonObject{"content": text, "tool_calls": []any{call}}, "finish_reason": "tool_calls"}}}))
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
@@ -252,7 +252,7 @@ func (r *serverRig) send(req *http.Request) httpAnswer {
 // chat asks in a chat of the API.
 func (r *serverRig) chat(user, text string, headers ...string) httpAnswer {
 	r.t.Helper()
-	return r.ask("POST", "/v1/chat/completions", r.key, asJSON(object{"user": user, "messages": []any{object{"role": "user", "content": text}}}), headers...)
+	return r.ask("POST", "/v1/chat/completions", r.key, asJSON(jsonObject{"user": user, "messages": []any{jsonObject{"role": "user", "content": text}}}), headers...)
 }
 
 // later asks the same in the background.
@@ -663,7 +663,7 @@ func TestServerKeepsConnectionsAlive(t *testing.T) {
 	ask := func(user, text string, stream bool) chan httpAnswer {
 		c := make(chan httpAnswer, 1)
 		go func() {
-			c <- r.ask("POST", "/v1/chat/completions", r.key, asJSON(object{"user": user, "stream": stream, "messages": []any{object{"role": "user", "content": text}}}))
+			c <- r.ask("POST", "/v1/chat/completions", r.key, asJSON(jsonObject{"user": user, "stream": stream, "messages": []any{jsonObject{"role": "user", "content": text}}}))
 		}()
 		return c
 	}

@@ -24,7 +24,7 @@ func TestServerStorm(t *testing.T) {
 	r := newServerRig(t, func(w http.ResponseWriter, hr *http.Request, req stubRequest) {
 		switch {
 		case req.results() == 0 && strings.HasSuffix(req.last(), "call"):
-			stubCalls(w, "I try", "shell", object{"command": "true"})
+			stubCalls(w, "I try", "shell", jsonObject{"command": "true"})
 		case strings.HasSuffix(req.last(), "wait"):
 			select {
 			case <-hr.Context().Done():
@@ -39,6 +39,7 @@ func TestServerStorm(t *testing.T) {
 	r.limits.body = 200 * time.Millisecond
 	r.chat("0", "warm up")
 	r.client.CloseIdleConnections()
+	r.app.model.(*chatModel).client.CloseIdleConnections()
 	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -118,6 +119,7 @@ func TestServerStorm(t *testing.T) {
 	if answers[500] > 0 || answers[502] > 0 || answers[503] > 0 || answers[200] == 0 {
 		t.Errorf("answers by status: %v", answers)
 	}
+	r.app.model.(*chatModel).client.CloseIdleConnections()
 	r.eventually("every request is let go", func() bool { return len(r.slots) == 0 })
 	r.eventually("goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines+3 })
 	r.eventually("descriptors are closed", func() bool { return openDescriptors(t) <= descriptors+3 })

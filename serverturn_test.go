@@ -24,7 +24,7 @@ func shellModel(w http.ResponseWriter, _ *http.Request, req stubRequest) {
 		stubSays(w, "I have tried.")
 		return
 	}
-	stubCalls(w, "", "shell", object{"command": line})
+	stubCalls(w, "", "shell", jsonObject{"command": line})
 }
 
 // Stop ends every turn: questions expire, plain requests get a 409, streams one

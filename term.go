@@ -393,6 +393,9 @@ func (t *terminal) cardLines(card Card, width int) (rows []string) {
 		lead := "│ "
 		for rest := t.safe(line); ; lead = "│   " {
 			row := cutCols(rest, max(width, 20)-1-cols(lead))
+			if i := strings.LastIndexByte(row, ' '); len(row) < len(rest) && i > len(row)/2 {
+				row = row[:i+1]
+			}
 			rows = append(rows, lead+row)
 			if rest = rest[len(row):]; rest == "" {
 				break
@@ -538,4 +541,30 @@ func (l *lineReader) discard(tty *os.File) error {
 		l.buf.Reset(l.src)
 	}
 	return flushInput(tty)
+}
+
+// readHidden asks on the controlling terminal for one line, which is not shown
+// while it is typed. What of a longer text was pasted is thrown away.
+func readHidden(ctx context.Context, prompt string) (string, error) {
+	tty, err := openTTY()
+	if err != nil {
+		return "", errNoTerminal
+	}
+	defer tty.close()
+	if !inForeground(tty.in) {
+		return "", errNoTerminal
+	}
+	show, err := hideTyping(tty.in)
+	if err != nil {
+		return "", err
+	}
+	defer show()
+	if _, err := io.WriteString(tty.out, prompt); err != nil {
+		return "", err
+	}
+	line, err := newLineReader(tty.in).line(ctx)
+	if io.WriteString(tty.out, "\n"); err == io.EOF {
+		err = errors.New("nothing was typed")
+	}
+	return line, err
 }

@@ -6,6 +6,9 @@ import (
 	"unsafe"
 )
 
+// As tcsetattr(3) has them; the latter also throws input away.
+const getTermios, setTermios = syscall.TIOCGETA, syscall.TIOCSETAF
+
 // flushInput throws away what was typed and not yet read (tcflush).
 func flushInput(f *os.File) error {
 	which := int32(1) // FREAD, sys/fcntl.h

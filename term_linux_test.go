@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -271,7 +272,7 @@ func (tt *ttyTest) screen() string {
 // see waits until the text has been shown n times.
 func (tt *ttyTest) see(text string, n int) {
 	tt.t.Helper()
-	for end := time.Now().Add(10 * time.Second); strings.Count(tt.screen(), text) < n; {
+	for end := time.Now().Add(30 * time.Second); strings.Count(tt.screen(), text) < n; {
 		if time.Now().After(end) {
 			tt.t.Fatalf("%q was not shown %d times, but:\n%q", text, n, tt.screen())
 		}
@@ -286,7 +287,7 @@ func (tt *ttyTest) want(report string) {
 		if got != report {
 			tt.t.Fatalf("answer %q, want %q; shown:\n%q", got, report, tt.screen())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		tt.t.Fatalf("no answer; shown:\n%q", tt.screen())
 	}
 }
@@ -430,6 +431,44 @@ func TestLongCardPages(t *testing.T) {
 	p.see("a always", 2)
 	p.typed("a\r")
 	p.want("always")
+}
+
+// A row ends at a blank where there is one, and the rows together are the line.
+func TestCardBreaksAtBlanks(t *testing.T) {
+	term := newTerminal(termOptions{Getenv: func(string) string { return "" }})
+	defer term.Close()
+	for name, tt := range map[string]struct {
+		line string
+		want []string // nil: only that nothing is lost
+	}{
+		"short":           {"risk: safe", []string{"│ risk: safe"}},
+		"words":           {"aaaa bbbb cccc dddd eeee ffff gggg", []string{"│ aaaa bbbb cccc dddd eeee ", "│   ffff gggg"}},
+		"no blanks":       {strings.Repeat("x", 60), nil},
+		"blank too early": {"a " + strings.Repeat("x", 60), nil},
+		"only blanks":     {strings.Repeat("a ", 40), nil},
+		"wide":            {strings.Repeat("界界 ", 20), nil},
+		"a blank last":    {"aaaa bbbb cccc dddd eeee ffff ", nil},
+	} {
+		rows := term.cardLines(Card{Lines: []string{tt.line}}, 28)
+		if tt.want != nil && !slices.Equal(rows, tt.want) {
+			t.Errorf("%s: %q", name, rows)
+		}
+		var joined strings.Builder
+		for i, r := range rows {
+			lead := "│ "
+			if i > 0 {
+				lead = "│   "
+			}
+			rest, ok := strings.CutPrefix(r, lead)
+			if !ok || cols(r) > 28 {
+				t.Errorf("%s: row %q", name, r)
+			}
+			joined.WriteString(rest)
+		}
+		if joined.String() != term.safe(tt.line) {
+			t.Errorf("%s: %q became %q", name, tt.line, joined.String())
+		}
+	}
 }
 
 func TestTerminalIsNotDriven(t *testing.T) {

@@ -39,6 +39,19 @@ func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) (err error) {
 	return err
 }
 
+// hideTyping makes a terminal not show what is typed, until show is called; as
+// getpass(3) does, it throws away what was typed before.
+func hideTyping(f *os.File) (show func(), err error) {
+	var before syscall.Termios
+	if err := ioctl(f, getTermios, unsafe.Pointer(&before)); err != nil {
+		return nil, err
+	}
+	hidden := before
+	hidden.Lflag = hidden.Lflag&^syscall.ECHO | syscall.ICANON | syscall.ISIG
+	hidden.Iflag |= syscall.ICRNL
+	return func() { ioctl(f, setTermios, unsafe.Pointer(&before)) }, ioctl(f, setTermios, unsafe.Pointer(&hidden))
+}
+
 // ttyName names the controlling terminal among this user's: by its session,
 // which has no other.
 func ttyName() string {

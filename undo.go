@@ -30,6 +30,8 @@ type undoEntry struct {
 	Time time.Time `json:"time"`
 	Prev string    `json:"prev"` // SHA-256 of the content before, "" if there was no file
 	Next string    `json:"next"` // SHA-256 of the content that the call left
+
+	Labels []chatLabel `json:"labels,omitempty"` // of the content before
 }
 
 func checkUndoID(id string) error {
@@ -41,15 +43,16 @@ func checkUndoID(id string) error {
 
 // keepUndo stores what the call callID is about to replace in the file path: prev
 // (nil for a file that is new), of at most tools.MaxUndo bytes, by next. dir is
-// made if it is missing. Nothing may be written to path if it fails.
-func keepUndo(dir string, callID, path string, prev, next []byte) error {
+// made if it is missing. Nothing may be written to path if it fails. set are the
+// labels of prev.
+func keepUndo(dir string, callID, path string, prev, next []byte, set ...chatLabel) error {
 	if err := checkUndoID(callID); err != nil {
 		return err
 	}
 	if len(prev) > tools.MaxUndo {
 		return fmt.Errorf("larger than %d bytes", tools.MaxUndo)
 	}
-	entry := undoEntry{Path: path, Time: time.Now().UTC(), Next: hexDigest(next)}
+	entry := undoEntry{Path: path, Time: time.Now().UTC(), Next: hexDigest(next), Labels: set}
 	if prev != nil {
 		entry.Prev = hexDigest(prev)
 	}
@@ -113,8 +116,9 @@ func readRegular(root *os.Root, name string, limit int64) ([]byte, fs.FileInfo, 
 }
 
 // undo puts back what the file of a call held before it, and removes a file that
-// was new, if the file still is as the call left it. message says what was done.
-func undo(dir, id string) (message string, err error) {
+// was new, if the file still is as the call left it. label is called before and
+// after if what is put back has labels. message says what was done.
+func undo(dir, id string, label func(path string, set []chatLabel) error) (message string, err error) {
 	if err := checkUndoID(id); err != nil {
 		return "", err
 	}
@@ -150,7 +154,15 @@ func undo(dir, id string) (message string, err error) {
 		message = fmt.Sprintf("removed %q, which was new", entry.Path)
 		err = root.Remove(name)
 	} else if err == nil {
-		err = tools.ReplaceFile(root, name, info, prev)
+		if len(entry.Labels) > 0 {
+			err = label(entry.Path, entry.Labels)
+		}
+		if err == nil {
+			err = tools.ReplaceFile(root, name, info, prev)
+		}
+		if err == nil && len(entry.Labels) > 0 {
+			err = label(entry.Path, entry.Labels)
+		}
 	}
 	if err != nil {
 		return "", fmt.Errorf("%q was not changed back: %w", entry.Path, err)

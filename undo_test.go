@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,7 +39,7 @@ func TestUndoPutsBack(t *testing.T) {
 	if err := os.Chmod(file, 0o751); err != nil {
 		t.Fatal(err)
 	}
-	message, err := undo(dir, "c1")
+	message, err := undo(dir, "c1", noLabel)
 	if err != nil || !strings.Contains(message, file) {
 		t.Fatal(message, err)
 	}
@@ -47,7 +48,7 @@ func TestUndoPutsBack(t *testing.T) {
 	if err != nil || string(data) != "before" || info.Mode().Perm() != 0o751 {
 		t.Errorf("%q, %v, %v", data, info.Mode(), err)
 	}
-	if _, err := undo(dir, "c1"); err == nil {
+	if _, err := undo(dir, "c1", noLabel); err == nil {
 		t.Error("undone twice")
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
@@ -57,14 +58,14 @@ func TestUndoPutsBack(t *testing.T) {
 
 func TestUndoOfAnEmptyFileAndOfANewOne(t *testing.T) {
 	dir, file := undoBench(t, []byte{}, []byte("after"))
-	if _, err := undo(dir, "c1"); err != nil {
+	if _, err := undo(dir, "c1", noLabel); err != nil {
 		t.Error(err)
 	}
 	if data, err := os.ReadFile(file); err != nil || len(data) != 0 {
 		t.Errorf("%q, %v", data, err)
 	}
 	dir, file = undoBench(t, nil, []byte("after"))
-	if _, err := undo(dir, "c1"); err != nil {
+	if _, err := undo(dir, "c1", noLabel); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(file); !os.IsNotExist(err) {
@@ -129,7 +130,7 @@ func TestUndoRefusesWhatChangedSince(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := snapshot(t, filepath.Dir(dir))
-			if message, err := undo(dir, "c1"); err == nil {
+			if message, err := undo(dir, "c1", noLabel); err == nil {
 				t.Error(message)
 			}
 			if got := snapshot(t, filepath.Dir(dir)); got != want {
@@ -165,17 +166,17 @@ func snapshot(t *testing.T, dir string) string {
 func TestUndoIDs(t *testing.T) {
 	dir, file := undoBench(t, []byte("before"), []byte("after"))
 	for _, id := range []string{"", "../c1", "c1/", "c1.json", ".", "c 1", "c1\n", "ü", strings.Repeat("a", 65)} {
-		if _, err := undo(dir, id); err == nil || !strings.Contains(err.Error(), "not valid") {
+		if _, err := undo(dir, id, noLabel); err == nil || !strings.Contains(err.Error(), "not valid") {
 			t.Errorf("undo %q: %v", id, err)
 		}
 		if err := keepUndo(dir, id, file, nil, nil); err == nil {
 			t.Errorf("keepUndo %q", id)
 		}
 	}
-	if _, err := undo(dir, "c2"); err == nil || strings.Contains(err.Error(), "not valid") {
+	if _, err := undo(dir, "c2", noLabel); err == nil || strings.Contains(err.Error(), "not valid") {
 		t.Errorf("an id that is not kept: %v", err)
 	}
-	if _, err := undo(filepath.Join(dir, "none"), "c1"); err == nil {
+	if _, err := undo(filepath.Join(dir, "none"), "c1", noLabel); err == nil {
 		t.Error("undone from nothing")
 	}
 }
@@ -251,3 +252,5 @@ func TestKeepUndoFailsWhereNothingCanBeWritten(t *testing.T) {
 		t.Error("kept in a file")
 	}
 }
+
+func noLabel(string, []chatLabel) error { return errors.New("it has no labels") }

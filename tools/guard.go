@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -112,6 +113,13 @@ func (e refusedError) Error() string { return string(e) }
 // between check and connection gains nothing. No proxy is used.
 func DialPublic(ctx context.Context, network, addr string) (net.Conn, error) {
 	return guard{}.dial(ctx, network, addr)
+}
+
+// Refused says why DialPublic would not connect, "" if its error is another one.
+func Refused(err error) string {
+	var r refusedError
+	errors.As(err, &r)
+	return string(r)
 }
 
 func (g guard) check(ap netip.AddrPort) error {

@@ -29,7 +29,7 @@ var runByProjects = []struct{ with, files string }{
 	{"the Python project's tests and builds", "conftest.py setup.py noxfile.py pyproject.toml tox.ini setup.cfg"},
 	{"each Python that finds it", "sitecustomize.py usercustomize.py"},
 	{"the project's builds", "justfile taskfile.yml rakefile gemfile vagrantfile build.rs cmakelists.txt build.gradle build.gradle.kts" +
-		" pom.xml .pre-commit-config.yaml gruntfile.js gulpfile.js deno.json"},
+		" pom.xml .pre-commit-config.yaml gruntfile.js gulpfile.js deno.json lefthook.yml .lefthook.yml mise.toml .mise.toml .npmrc .pnpmfile.cjs .yarnrc.yml"},
 }
 
 // lists reports whether name is a word of list.

@@ -44,10 +44,8 @@ func assessPython(args Args) (Plan, error) {
 	if strings.TrimSpace(args.String("code")) == "" {
 		return Plan{}, fmt.Errorf("argument %q is empty", "code")
 	}
-	if err := checkSecretEnv(args.Map("env")); err != nil {
-		return Plan{}, err
-	}
-	return Plan{Programs: pythonCommand()[:1], Detail: scanPython(args.String("code"))}, nil
+	uses, err := secretEnv(args.Map("env"))
+	return Plan{Programs: pythonCommand()[:1], Secrets: uses, Detail: scanPython(args.String("code"))}, err
 }
 
 func judgePython(args Args, plan Plan, facts Facts) Judgement {
@@ -58,7 +56,7 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 	network := scan.network || args.Bool("network")
 	t := Target{Key: pythonName, Widest: Always}
 	j := Judgement{Risk: Moderate, Widest: Always}
-	j.reach(facts, network)
+	j.reach(facts, network, scan.hosts)
 	j.Summary = "python: " + oneLine(strings.TrimSpace(args.String("code")))
 	raise := func(is bool, why string) {
 		if is {
@@ -67,7 +65,7 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 		}
 	}
 	raise(!facts.Boxed, "it runs outside the sandbox")
-	raise(network, reachesNetwork)
+	raise(network, j.networkWhy())
 	raise(scan.processes, "the code starts other programs")
 	raise(scan.dynamic, "the code builds code when it runs")
 	raise(scan.outside || slices.ContainsFunc(scan.absolute, func(p string) bool {
@@ -94,7 +92,7 @@ func judgePython(args Args, plan Plan, facts Facts) Judgement {
 		t.Widest, t.Why = Task, "the interpreter can be changed by what runs here"
 		j.Bound = append(j.Bound, fmt.Sprintf("program %s %s", f.Path, f.Digest))
 	}
-	j.Targets = []Target{t}
+	j.Targets = append([]Target{t}, j.netTargets()...)
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
 	}
@@ -110,6 +108,7 @@ type pythonScan struct {
 	network, processes, environment, deletion, outside, dynamic bool
 
 	absolute []string // absolute paths in string literals
+	hosts    []string // named by URLs in them
 	later    string   // a file that others run or obey, and who
 	git      bool     // the folder's bare name: mostly one to be skipped
 }
@@ -308,6 +307,7 @@ func (s *pythonScan) literal(code string, i int, prefix string, depth int) int {
 
 // text looks for paths in a literal.
 func (s *pythonScan) text(t string) {
+	s.hosts = addHosts(s.hosts, t)
 	if why := startedLater(t); why != "" && len(t) < 200 {
 		s.later = t + ", which " + why
 	}

@@ -17,7 +17,7 @@ var Shell = Tool{
 		"There is no network unless the line plainly needs it or network is true. " +
 		"Each call starts anew in the workspace; standard input is empty.",
 	Params: []Param{
-		{Name: "command", Type: "string", Required: true, Description: "The command line."},
+		{Name: "command", Type: "string", Required: true, Description: "The command line. {{vault:NAME}} in it stands for a secret, in any quotes or none."},
 		{Name: "timeout", Type: "integer", Min: 1, Max: 600, Default: int64(60), Description: "Seconds after which it is ended."},
 		{Name: "network", Type: "boolean", Default: false, Description: "True if it needs the network."},
 		{Name: "env", Type: "map", Description: "Secrets for its environment: each value is exactly one {{vault:NAME}}."},
@@ -35,12 +35,9 @@ func assessShell(args Args) (Plan, error) {
 	if strings.TrimSpace(args.String("command")) == "" {
 		return Plan{}, fmt.Errorf("argument %q is empty", "command")
 	}
-	if err := checkSecretEnv(args.Map("env")); err != nil {
-		return Plan{}, err
-	}
 	a := &analysis{}
-	a.line(args.String("command"), 0)
-	return Plan{Paths: a.paths, Programs: a.programs, Detail: a}, nil
+	uses, err := a.secretLine(args)
+	return Plan{Paths: a.paths, Programs: a.programs, Secrets: uses, Detail: a}, err
 }
 
 func judgeShell(args Args, plan Plan, facts Facts) Judgement {
@@ -55,18 +52,21 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		Warnings: slices.Clone(a.warnings),
 		Commands: a.commands, Argv: a.argv,
 	}
-	j.reach(facts, network)
+	j.reach(facts, network, a.hosts)
 	j.Summary = "shell: " + oneLine(line)
 	if network && facts.Boxed {
 		j.Summary = "shell (network): " + oneLine(line)
 	}
 	for _, name := range a.names {
-		if facts.Env[name] && j.Opaque == "" {
+		if (facts.Env[name] || args.Map("env")[name] != "") && j.Opaque == "" {
 			j.Opaque = fmt.Sprintf("it changes the environment variable %q", name)
 		}
 	}
 	if a.moved && facts.Env["CDPATH"] && j.Opaque == "" {
 		j.Opaque = "CDPATH decides where cd goes"
+	}
+	if strings.ContainsFunc(line, invisible) {
+		j.warn("it holds characters that do not show")
 	}
 	a.judgeWrites(&j, facts)
 	for i := range a.calls {
@@ -81,16 +81,14 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 			j.addTarget(Target{Key: "shell:true", Widest: Always})
 		}
 	}
+	for _, t := range j.netTargets() {
+		j.addTarget(t)
+	}
 	if !facts.Boxed {
 		j.Why = append(j.Why, "it runs outside the sandbox")
-		for _, p := range plan.Paths { // which of them it writes is known of few programs
-			if f := facts.Paths[p.Name]; f.Place == Outside && j.NotCovered == "" {
-				j.NotCovered = "it names " + oneLine(p.Name) + ", which lies outside the workspace"
-			}
-		}
 	}
 	if network {
-		j.Why = append(j.Why, reachesNetwork)
+		j.Why = append(j.Why, j.networkWhy())
 	}
 	if len(j.Warnings) > 0 {
 		j.Widest, j.WidestWhy = Once, "a call with a warning is asked for each time"
@@ -99,18 +97,32 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		j.Targets, j.Widest = nil, Once
 		j.WidestWhy = "the line could not be analysed: " + j.Opaque
 	}
+	a.secret.shown(&j)
 	return j
 }
 
-const reachesNetwork = "it can reach the network and what listens on this machine"
+const (
+	reachesNetwork = "it can reach the network and what listens on this machine"
+	reachesHosts   = "it can use the network; about a host that is not named here it is decided when it connects"
+)
+
+func (j *Judgement) networkWhy() string {
+	if j.Proxied {
+		return reachesHosts
+	}
+	return reachesNetwork
+}
 
 // reach fills in what follows from where code runs and whether it can have the
 // network, alike for the shell and for Python.
-func (j *Judgement) reach(facts Facts, network bool) {
+func (j *Judgement) reach(facts Facts, network bool, hosts []string) {
 	j.Boxed, j.Network = facts.Boxed, network
 	open := network || !facts.Boxed || !facts.NetBlocked
-	if !open {
+	switch j.Proxied = network && facts.NetProxied; {
+	case !open:
 		j.Egress = Egress{Kind: EgressNone}
+	case j.Proxied:
+		j.Egress = Egress{Kind: EgressHosts, Hosts: facts.reachable(hosts)}
 	}
 	j.Sends, j.ReadsUntrusted = open, open
 	j.ReadsPrivate = !facts.Boxed || facts.MoreShown || len(facts.Roots) > 1
@@ -129,13 +141,17 @@ func (j *Judgement) addTarget(t Target) {
 	j.Targets = append(j.Targets, t)
 }
 
+// sureFolder reports whether a cd to this path cannot fail.
+func (f *Facts) sureFolder(name string) bool {
+	p := f.Paths[name]
+	return name != "" && p.Exists && p.Dir && p.Place >= ExtraRoot
+}
+
 // judgeWrites sorts the paths that the line writes by where they lie.
 func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 	for _, w := range a.writes {
-		if w.unless != "" {
-			if f := facts.Paths[w.unless]; f.Exists && f.Dir && f.Place >= ExtraRoot {
-				continue // the cd that had to fail for this does not
-			}
+		if facts.sureFolder(w.unless) {
+			continue // the cd that had to fail for this does not
 		}
 		if !slices.Contains(j.Writes, w.name) {
 			j.Writes = append(j.Writes, w.name)
@@ -166,9 +182,16 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 			}
 		}
 	}
-	for _, name := range a.touched {
-		if f, known := facts.Paths[name]; known && f.Place == Protected && !kernelPath(f.Resolved) {
-			j.Refuse = fmt.Sprintf("%q belongs to picket", name)
+	for _, t := range a.touched {
+		f, known := facts.Paths[t.name]
+		if known && f.Place == Protected && !kernelPath(f.Resolved) {
+			j.Refuse = fmt.Sprintf("%q belongs to picket", t.name)
+		}
+		// Without a sandbox: which of them it writes is known of few programs. That
+		// /a/,/b/p names nothing shows in the folder that it would lie in.
+		if known && !facts.Boxed && f.Place == Outside && j.NotCovered == "" && !facts.sureFolder(t.unless) &&
+			(f.Exists || facts.Paths[path.Dir(t.name)].Exists) {
+			j.NotCovered = "it names " + oneLine(t.name) + ", which lies outside the workspace"
 		}
 	}
 	if a.loose != "" && !facts.Boxed && j.NotCovered == "" {
@@ -198,7 +221,7 @@ func systemPath(p string) bool {
 
 // judge turns one program that the line reaches into its target.
 func (c *progCall) judge(j *Judgement, facts Facts) {
-	if f := facts.Paths[c.unless]; c.unless != "" && f.Exists && f.Dir {
+	if facts.sureFolder(c.unless) {
 		return
 	}
 	t := Target{Key: "shell:" + c.word, Widest: c.widest, Why: c.why}
@@ -216,9 +239,9 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 		if c.through {
 			return // nothing runs
 		}
-	case f.Path == "" || f.Writable || qualified && !systemPath(f.Path):
+	case f.Path == "" || f.Writable || qualified && !(systemPath(f.Path) && systemPath(path.Clean(c.word))):
 		p := f.Path
-		if p == "" {
+		if p == "" || systemPath(p) { // not there, or a link that may lead elsewhere by then
 			p = path.Join(facts.Workspace, c.word)
 			if strings.HasPrefix(c.word, "/") {
 				p = path.Clean(c.word)
@@ -253,33 +276,9 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 	j.addTarget(t)
 }
 
-// oneLine makes a text fit a summary: line breaks shown as such, bounded.
+// oneLine makes a text fit a summary: line breaks are shown as such. The gate cuts it.
 func oneLine(s string) string {
-	const most = 400
-	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
-	if len(s) > most {
-		s = fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
-	}
-	return s
-}
-
-// checkSecretEnv checks variables that a call wants set: each value is exactly
-// one placeholder, and no name decides which programs run or what they load.
-func checkSecretEnv(env map[string]string) error {
-	for name, value := range env {
-		if !isName(name) {
-			return fmt.Errorf("env: %q is not the name of a variable", name)
-		}
-		if steersPrograms(name) {
-			return fmt.Errorf("env: %q steers what programs do and cannot be set", name)
-		}
-		inner, ok := strings.CutPrefix(value, "{{vault:")
-		inner, ok2 := strings.CutSuffix(inner, "}}")
-		if inner = strings.Trim(inner, " "); !ok || !ok2 || !isVaultName(inner) {
-			return fmt.Errorf("env: the value of %q must be exactly one {{vault:NAME}}", name)
-		}
-	}
-	return nil
+	return strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
 }
 
 func isName(s string) bool {
@@ -291,15 +290,6 @@ func isName(s string) bool {
 	return s != ""
 }
 
-func isVaultName(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if c := s[i] | 0x20; (c < 'a' || c > 'z') && (s[i] < '0' || s[i] > '9') && !strings.Contains("_.-", s[i:i+1]) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
-}
-
 // steering names variables that decide which programs run, what code they load
 // or where they connect; a name ending in * stands for all that begin so.
 const steering = " PATH ENV IFS CDPATH HOME PWD OLDPWD SHELL SHELLOPTS FPATH ZDOTDIR PROMPT_COMMAND PS0 PS1 PS2 PS3 PS4 BASH* TMPDIR TEMP TMP " +
@@ -307,7 +297,7 @@ const steering = " PATH ENV IFS CDPATH HOME PWD OLDPWD SHELL SHELLOPTS FPATH ZDO
 	"CLASSPATH GOFLAGS GOPROXY GOROOT GOPATH GOENV GOBIN GOTOOLCHAIN GOSUMDB GONOSUMDB GONOSUMCHECK GOINSECURE GOPRIVATE GOWORK GOCACHE GOMODCACHE CGO_* " +
 	"CARGO_* RUSTC* RUSTDOC* RUSTFLAGS RUSTUP_* LUA_* PHPRC PHP_INI* R_* MAKE* CMAKE_* GCC_* COMPILER_* GCONV_* CC CXX CPP LD AR CFLAGS CXXFLAGS " +
 	"CPPFLAGS LDFLAGS EDITOR VISUAL PAGER MANPAGER BROWSER LESS* SSH_* SUDO_* TERMINFO* TERMCAP LOCPATH NLSPATH XDG_* PICKET_* HTTP_PROXY HTTPS_PROXY " +
-	"ALL_PROXY FTP_PROXY NO_PROXY SSL_* CURL_HOME CURL_CA_BUNDLE REQUESTS_CA_BUNDLE WGETRC DOCKER_HOST DOCKER_CONFIG KUBECONFIG VIMINIT EXINIT INPUTRC " +
+	"ALL_PROXY FTP_PROXY NO_PROXY SSL_* CURL_HOME CURL_CA_BUNDLE REQUESTS_CA_BUNDLE WGETRC DOCKER_HOST DOCKER_CONFIG DOTNET_* CORECLR_* COR_* ERL_* GUILE_* TCLLIBPATH KUBECONFIG VIMINIT EXINIT INPUTRC " +
 	"TAR_OPTIONS GZIP RSYNC_* CVS_RSH RIPGREP_CONFIG_PATH HOSTALIASES RES_OPTIONS OPENSSL_* POSIXLY_CORRECT "
 
 func steersPrograms(name string) bool {
@@ -324,8 +314,12 @@ func steersPrograms(name string) bool {
 }
 
 func runShell(ctx context.Context, c *Call) Output {
-	cmd := Command{Argv: []string{"/bin/sh", "-c", c.Args.String("command")}}
-	if a, ok := c.Plan.Detail.(*analysis); ok && c.Judgement.Opaque == "" && !slices.ContainsFunc(c.Judgement.Targets,
+	a, ok := c.Plan.Detail.(*analysis)
+	if !ok {
+		return Output{Err: "the line was not analysed"}
+	}
+	cmd := Command{Argv: []string{"/bin/sh", "-c", a.secret.text}}
+	if c.Judgement.Opaque == "" && !slices.ContainsFunc(c.Judgement.Targets,
 		func(t Target) bool { return strings.Contains(t.Key, "/") }) {
 		cmd.GitWrite, cmd.GitConfig = a.gitAccess()
 	}
@@ -367,14 +361,22 @@ func runCommand(ctx context.Context, c *Call, cmd Command) Output {
 	if out.Err == "" || !r.Started || r.Stopped {
 		return out
 	}
-	if c.Judgement.Boxed && !cmd.Network && lacksNetwork(out.Text) {
+	switch {
+	case !c.Judgement.Boxed || !lacksNetwork(out.Text):
+	case !cmd.Network:
 		out.Notes = append(out.Notes, "it had no network: if it needs one, call again with network=true")
+	case c.Judgement.Proxied:
+		out.Notes = append(out.Notes, noProxy)
 	}
 	if c.Judgement.Boxed && strings.Contains(out.Text, "Read-only file system") && strings.Contains(out.Text, ".git") {
 		out.Notes = append(out.Notes, "the repository's .git is read-only here: use a line of plain git commands to change it")
 	}
 	return out
 }
+
+// noProxy is for a call that had the proxy and still found no network.
+const noProxy = "the only way to the network is the HTTP proxy that the *_PROXY variables name: what cannot use one (ssh, git over ssh, " +
+	"fetch of Node before 24, a resolver of its own) reaches nothing; the owner can give such calls the machine's network with \"sandbox\": {\"network\": \"host\"}"
 
 // networkErrors are what resolvers, libc and common clients print without a route.
 var networkErrors = []string{"could not resolve", "couldn't resolve", "name or service not known", "name resolution", "network is unreachable",

@@ -25,7 +25,7 @@ func (p *shellParser) hides(words []Word, redirected bool) string {
 	switch name {
 	case "eval", ".", "source", "alias", "unalias", "enable", "hash", "builtin", "coproc", "trap", "declare", "typeset",
 		"local", "readonly", "let", "shopt", "bind", "complete", "compgen", "compopt", "mapfile", "readarray", "fc",
-		"history", "select", "function", "[[", "getopts", "jobs":
+		"history", "pushd", "popd", "select", "function", "[[", "getopts", "jobs":
 		return name
 	case "command":
 		for len(args) > 0 && (args[0].Text == "-p" || args[0].Text == "--") {

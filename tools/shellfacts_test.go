@@ -11,7 +11,7 @@ import (
 // /extra, the owner's home /home/u, picket's data in /data, every bare program in
 // /usr/bin, and in the workspace what wsFiles lists.
 var wsFiles = map[string]bool{ // true: a folder
-	"/ws": true, "/ws/sub": true, "/etc": true, "/ws/src": true, "/ws/frontend": true, "/ws/build": true, "/ws/job.py": false, "/ws/x.sh": false, "/ws/cat": false,
+	"/": true, "/tmp": true, "/home/u": true, "/data": true, "/ws": true, "/ws/sub": true, "/etc": true, "/ws/src": true, "/ws/frontend": true, "/ws/build": true, "/ws/job.py": false, "/ws/x.sh": false, "/ws/cat": false,
 	"/ws/sub/tool": false, "/ws/bin/git": false,
 }
 

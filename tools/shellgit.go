@@ -1,9 +1,6 @@
 package tools
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // Options that several git commands share.
 const (
@@ -19,7 +16,7 @@ const (
 		"--diff-merges: --simplify-by-decoration --simplify-merges --count --objects --no-expand-tabs --left-only --right-only --min-parents: --max-parents: --fixed-strings --perl-regexp --extended-regexp "
 	gitFetch = "qvapPtnfuk46 j: o: --all --prune --prune-tags --tags --no-tags --depth: --deepen: --unshallow --dry-run --force --quiet --verbose --progress --no-progress --jobs: --multiple " +
 		"--shallow-since: --shallow-exclude: --recurse-submodules? --no-recurse-submodules --set-upstream^ --atomic --append --update-head-ok --refmap: --filter: --porcelain --ipv4 --ipv6 --upload-pack! "
-	gitMerge = "nqve m: X: s: F: --ff --no-ff --ff-only --squash --no-squash --commit --no-commit --abort --continue --quit --skip --edit --no-edit --message: --strategy: --strategy-option: --stat " +
+	gitMerge = "nqve m: X: s= F: --ff --no-ff --ff-only --squash --no-squash --commit --no-commit --abort --continue --quit --skip --edit --no-edit --message: --strategy= --strategy-option: --stat " +
 		"--no-stat --log? --allow-unrelated-histories --verbose --quiet --signoff --autostash --no-autostash --no-verify --no-rerere-autoupdate --into-name: "
 )
 
@@ -31,7 +28,7 @@ type gitCommand struct{ names, flags, opts string }
 var gitCommands = []gitCommand{
 	{"status", "", "sbvz u? --short --branch --porcelain? --long --verbose --untracked-files? --ignored? --show-stash --no-renames --find-renames? --ahead-behind --no-ahead-behind --column? --no-column --ignore-submodules?"},
 	{"diff diff-tree diff-index diff-files range-diff", "", gitDiff + "rmcv --root --no-commit-id --stdin --cc --no-dual-color --creation-factor: --base --ours --theirs"},
-	{"log show rev-list", "", gitLog + "--follow"},
+	{"log show rev-list whatchanged", "", gitLog + "--follow"},
 	{"shortlog", "", "nsec w? --numbered --summary --email --no-merges --all --since: --until: --author: --group: --format: --committer --first-parent"},
 	{"blame annotate", "", "wlesfnptcb L: C? M? S: --since: --date: --porcelain --line-porcelain --show-email --show-name --show-number --root --incremental --abbrev? --ignore-rev: --ignore-revs-file: --first-parent --color-lines --color-by-age --reverse"},
 	{"grep", "", "#ivnlLcwhHoFGEPpWzraIq A: B: C: e: f: m: --line-number --ignore-case --files-with-matches --files-without-match --name-only --count --word-regexp --cached --untracked --no-index --and --or --not --all-match --heading --break --show-function --function-context --fixed-strings --extended-regexp --perl-regexp --basic-regexp --max-depth: --max-count: --only-matching --column --color? --no-color --recurse-submodules --text --exclude-standard --no-exclude-standard --full-name --invert-match --quiet --threads: --null --context: --after-context: --before-context: O! --open-files-in-pager! --textconv!"},
@@ -50,16 +47,16 @@ var gitCommands = []gitCommand{
 	{"switch", "w", "qfdtm c: C: --create: --force-create: --detach --discard-changes --track? --no-track --orphan: --force --merge --quiet --guess --no-guess --conflict: --progress --no-progress"},
 	{"restore", "w", "SWqpm s: --source: --staged --worktree --quiet --patch --ours --theirs --merge --overlay --no-overlay --pathspec-from-file: --ignore-unmerged"},
 	{"reset", "w", "qpN --soft --mixed --hard^ --merge --keep --quiet --no-refresh --refresh --patch"},
-	{"stash", "w", gitDiff + "kqm: --include-untracked --all --keep-index --no-keep-index --message: --index --only-untracked --pathspec-from-file:"},
+	{"stash", "w", gitLog + "kqm: --include-untracked --all --keep-index --no-keep-index --message: --index --only-untracked --pathspec-from-file:"},
 	{"merge", "w", gitMerge},
-	{"rebase", "w", "iqvnfkrmp X: s: C: --onto: --abort --continue --skip --quit --interactive --autosquash --no-autosquash --autostash --no-autostash --root --keep-base --rebase-merges? --no-rebase-merges --strategy: --strategy-option: --edit-todo --show-current-patch --stat --no-stat --no-verify --update-refs --committer-date-is-author-date --fork-point --no-fork-point --reapply-cherry-picks --force-rebase --no-ff --signoff --quiet --verbose --empty: --apply --merge --ignore-whitespace --whitespace: x! --exec!"},
-	{"cherry-pick revert", "w", "nexs m: X: --no-commit --abort --continue --skip --quit --edit --no-edit --mainline: --signoff --allow-empty --allow-empty-message --keep-redundant-commits --strategy: --strategy-option: --ff"},
+	{"rebase", "w", "iqvnfkrmp X: s= C: --onto: --abort --continue --skip --quit --interactive --autosquash --no-autosquash --autostash --no-autostash --root --keep-base --rebase-merges? --no-rebase-merges --strategy= --strategy-option: --edit-todo --show-current-patch --stat --no-stat --no-verify --update-refs --committer-date-is-author-date --fork-point --no-fork-point --reapply-cherry-picks --force-rebase --no-ff --signoff --quiet --verbose --empty: --apply --merge --ignore-whitespace --whitespace: x! --exec!"},
+	{"cherry-pick revert", "w", "nexs m: X: --no-commit --abort --continue --skip --quit --edit --no-edit --mainline: --signoff --allow-empty --allow-empty-message --keep-redundant-commits --strategy= --strategy-option: --ff"},
 	{"clean", "w", "ndxXqi f^ e: --force^ --dry-run --quiet --exclude: --interactive"},
 	{"tag", "w", "alndsfvi m: F: n? --list? --delete --annotate --message: --force --sort: --contains? --no-contains? --points-at: --merged? --no-merged? --format: --column? --no-column --verify --file: --cleanup: --ignore-case --no-sign --create-reflog"},
 	{"worktree", "w", "fdqvzn b: B: --detach --force --porcelain --checkout --no-checkout --lock --expire: --dry-run --verbose --quiet --track --no-track --orphan --reason: --guess-remote"},
 	{"apply am", "w", "RvqNz3sick p: C: --check --stat --numstat --summary --index --cached --reverse --3way --verbose --whitespace: --exclude: --include: --directory: --reject --unidiff-zero --recount --intent-to-add --allow-empty --ignore-whitespace --ignore-space-change --inaccurate-eof --continue --skip --abort --quit --signoff --keep-cr --show-current-patch? --quiet --no-verify"},
 	{"notes reflog gc prune-packed pack-refs repack prune update-index update-ref symbolic-ref read-tree write-tree commit-tree hash-object mktree mktag unpack-objects index-pack pack-objects rerere commit-graph multi-pack-index", "w",
-		"qdmzatwufvlnAip: m: F: b: n: --all --auto --prune? --aggressive --quiet --force --expire? --expire-unreachable? --refresh --really-refresh --add --remove --chmod: --assume-unchanged --no-assume-unchanged --skip-worktree --no-skip-worktree --stdin --cacheinfo --force-remove --unmerged --short --delete --no-deref --path: --literally --stdin-paths --no-filters --message: --date: --oneline --format: --empty --reset --dry-run --verbose --cruft --keep-largest-pack --write"},
+		"#qdmzatwufvlnAip: m: F: b: n: --all --auto --prune? --aggressive --quiet --force --expire? --expire-unreachable? --refresh --really-refresh --add --remove --chmod: --assume-unchanged --no-assume-unchanged --skip-worktree --no-skip-worktree --stdin --cacheinfo --force-remove --unmerged --short --delete --no-deref --path: --literally --stdin-paths --no-filters --message: --date: --oneline --format: --empty --reset --dry-run --verbose --cruft --keep-largest-pack --write"},
 	{"bisect", "w", "--no-checkout --first-parent --term-new: --term-old: --term-good --term-bad"},
 	{"init", "w", "q b: --bare --initial-branch: --quiet --object-format: --shared? --template!"},
 	{"format-patch", "", gitLog + "kNsv: o> --output-directory> --stdout --cover-letter --subject-prefix: --numbered --no-numbered --start-number: --signature: --no-signature --thread? --zero-commit --base: --reroll-count: --rfc --signoff"},
@@ -69,11 +66,23 @@ var gitCommands = []gitCommand{
 	{"fetch", "nw", gitFetch},
 	{"pull", "nw", gitFetch + gitMerge + "r? --rebase? --no-rebase"},
 	{"push", "nw", "qvnu^f^d^46 o: --all --tags --branches --dry-run --porcelain --quiet --verbose --progress --no-progress --set-upstream^ --force^ --force-with-lease^ --force-if-includes^ --no-force-with-lease --delete^ --mirror^ --prune^ --follow-tags --no-verify --atomic --push-option: --repo: --thin --no-thin --signed? --recurse-submodules: --ipv4 --ipv6 --receive-pack! --exec!"},
-	{"remote", "w", "vfn t: m: --verbose --push --all --add --delete --tags --no-tags --fetch --mirror? --prune --dry-run --auto"},
+	{"remote", "w", "vf^n t: m: --verbose --push --all --add --delete --tags --no-tags --fetch^ --mirror? --prune --dry-run --auto"},
 	{"submodule", "w", "qfNi b: j: --quiet --cached --recursive --init --remote --merge --rebase --checkout --depth: --jobs: --force --branch: --name: --reference: --single-branch --all --no-fetch --progress --summary-limit: --files --default --recommend-shallow"},
 	{"config", "", "lze^ f: --get^ --get-all^ --get-regexp^ --get-urlmatch^ --list^ l^ --show-origin --show-scope --show-names --global --local --system --worktree --name-only --null --type: --bool --int --path --bool-or-int --default: --file: --includes --no-includes --all --regexp --value: --url: --fixed-value --edit^ --unset^ --unset-all^ --add^ --replace-all^ --rename-section^ --remove-section^"},
-	{"sparse-checkout", "cw", "--cone --no-cone --stdin --skip-checks --sparse-index --no-sparse-index"},
+	{"sparse-checkout", "w", "--cone --no-cone --stdin --skip-checks --sparse-index --no-sparse-index"},
 	{"difftool mergetool filter-branch filter-repo daemon send-email instaweb gui citool gitk web--browse credential svn p4 http-backend upload-pack receive-pack upload-archive remote-ext remote-fd shell maintenance", "!", ""},
+}
+
+// gitDoes says more of some: what a first word, an option or any use ("*") does.
+// Flags beside those above: f rewrites or deletes elsewhere, t throws away, l changes
+// a history, r only reads.
+var gitDoes = map[string]string{
+	"ls-remote": "*:n", "prune": "*:l", "gc": "--prune:l", "reflog": "expire:l delete:l drop:l", "reset": "--hard:t", "clean": "-f:t --force:t", "stash": "drop:t clear:t",
+	"fetch": "--set-upstream:c", "pull": "--set-upstream:c", "branch": "-u:c --set-upstream-to:c --unset-upstream:c --set-upstream:c", "bisect": "run:! view:! visualize:!", "sparse-checkout": "init:c set:c add:c reapply:c disable:c",
+	"push":      "-u:c --set-upstream:c -f:f -d:f --force:f --force-with-lease:f --force-if-includes:f --delete:f --mirror:f --prune:f",
+	"remote":    "update:n prune:n show:n add:c remove:c rm:c rename:c set-url:c set-head:c set-branches:c -f:n --fetch:n",
+	"submodule": "foreach:! update:n add:nc init:c deinit:c set-url:c set-branch:c sync:c absorbgitdirs:c",
+	"config":    "--get:r --get-all:r --get-regexp:r --get-urlmatch:r --list:r -l:r get:r list:r --edit:!c -e:!c edit:!c --unset:c --unset-all:c --add:c --replace-all:c --rename-section:c --remove-section:c",
 }
 
 // gitGlobal are the options before the sub-command.
@@ -91,11 +100,8 @@ func gitPlainSetting(kv Word) bool {
 	if !kv.Const || key == "" {
 		return false
 	}
-	if (key == "core.pager" || key == "pager.log" || key == "pager.diff") && (value == "cat" || value == "") {
-		return true
-	}
 	section, _, _ := strings.Cut(key, ".")
-	return listed(gitPlainSettings, key) || listed(gitPlainSettings, section+".")
+	return listed(gitPlainSettings, key) || listed(gitPlainSettings, section+".") || listed(" core.pager pager.log pager.diff ", key) && (value == "cat" || value == "")
 }
 
 func readGit(a *analysis, c *command, o *options) {
@@ -106,12 +112,9 @@ func readGit(a *analysis, c *command, o *options) {
 	config := false // -c with settings that name no program
 	exec := g.bad != "" || g.unknown != "" || g.loose
 	for _, s := range g.seen {
-		if s.name == "-C" {
-			continue
-		}
-		if config = true; !gitPlainSetting(s.val) {
-			exec = true
-			g.bad = "-c"
+		config = config || s.name == "-c"
+		if s.name == "-c" && !gitPlainSetting(s.val) {
+			exec, g.bad = true, "-c"
 		}
 	}
 	if g.bad != "" && g.bad != "--git-dir" && g.bad != "--work-tree" && g.bad != "--bare" {
@@ -124,8 +127,12 @@ func readGit(a *analysis, c *command, o *options) {
 		a.notGit = true
 		return
 	}
+	if n := len(c.words) - len(g.operands); n > 1 { // a rule for "git push" is one for "git -C x push"
+		argv := a.argv[len(a.argv)-1]
+		a.argv = append(a.argv, append([]string{argv[0]}, argv[n:]...))
+	}
 	s := readOptions(e.opts, g.operands[1:])
-	flags := e.flags + gitEffects(a, sub, s)
+	flags := e.flags + gitEffects(sub, s, g.operands)
 	if strings.Contains(flags, "!") || s.bad != "" {
 		a.warn("git " + sub + " " + s.bad + " can make it run or load something else")
 		exec = true
@@ -138,17 +145,22 @@ func readGit(a *analysis, c *command, o *options) {
 		a.network = true
 		a.downloads = a.downloads || sub == "clone" || sub == "submodule"
 	}
-	if strings.Contains(flags, "c") {
-		a.warn("changes the repository's configuration")
-		a.gitConfig = true
+	for _, w := range []struct{ flag, why string }{
+		{"f", "git " + sub + " that rewrites or deletes what is there (force)"}, {"?", "git " + sub + " with words that may force it"},
+		{"t", "git " + sub + " that throws changes or files away"}, {"l", "changes a log or a history"}, {"c", "changes the repository's configuration"},
+	} {
+		if strings.Contains(flags, w.flag) && !(w.flag == "?" && strings.Contains(flags, "f")) {
+			a.warn(w.why)
+		}
 	}
+	a.gitConfig = a.gitConfig || strings.Contains(flags, "c")
 	a.gitWrite = a.gitWrite || strings.Contains(flags, "w")
 	a.notGit = a.notGit || exec
-	if slices.ContainsFunc(g.seen, func(o option) bool { return o.name == "-C" }) {
+	if g.has("-C") {
 		c.cwd = &cwd{[]folder{{any: true}}} // paths are relative to it
 	}
 	o.seen, o.operands = s.seen, nil
-	made := map[string]int{"clone": 1, "init": 0, "worktree add": 1, "bundle create": 1}
+	made := map[string]int{"clone": 1, "init": 0, "worktree add": 1, "worktree move": 2, "bundle create": 1}
 	n, ok := made[sub]
 	if !ok {
 		n, ok = made[sub+" "+s.firm()]
@@ -159,95 +171,36 @@ func readGit(a *analysis, c *command, o *options) {
 }
 
 // gitEffects says what a sub-command does beside what its flags in the table say.
-func gitEffects(a *analysis, sub string, s *options) string {
-	first := s.firm()
-	for _, w := range s.operands {
+func gitEffects(sub string, s *options, words []Word) string {
+	flags, first := "", s.firm()
+	for f := range strings.FieldsSeq(gitDoes[sub]) {
+		if key, does, _ := strings.Cut(f, ":"); key == "*" || key == first || s.has(key) {
+			flags += does
+		}
+	}
+	for _, w := range words {
+		text := w.Text + w.Prefix
 		// helper::address has git run git-remote-helper.
-		if strings.Contains(w.Text, "::") && (strings.Contains("clone fetch pull push ls-remote remote submodule", sub)) {
-			a.warn("git " + sub + " through a transport helper can make it run something else")
-			s.bad = "::"
+		if strings.Contains(text, "::") && listed(" clone fetch pull push ls-remote remote submodule ", sub) {
+			s.bad = "helper::"
+		}
+		if sub == "push" && (strings.HasPrefix(text, "+") || strings.HasPrefix(text, ":")) {
+			flags += "f"
 		}
 	}
-	is := func(list string) bool { return first != "" && listed(" "+list+" ", first) }
-	switch sub {
-	case "ls-remote":
-		return "n"
-	case "push":
-		return gitPush(a, s)
-	case "fetch", "pull":
-		if s.has("--set-upstream") {
-			return "c"
-		}
-	case "branch":
-		if s.has("-u", "--set-upstream-to", "--unset-upstream", "--set-upstream") {
-			return "c"
-		}
-	case "reset":
-		if s.has("--hard") {
-			a.warn("git reset --hard throws changes away")
-		}
-	case "clean":
-		if s.has("-f", "--force") {
-			a.warn("git clean deletes files")
-		}
-	case "reflog", "gc", "prune":
-		if sub == "reflog" && is("expire delete drop") || s.has("--prune") || sub == "prune" {
-			a.warn("changes a log or a history")
-		}
-	case "stash":
-		if is("drop clear") {
-			a.warn("git stash " + first + " throws changes away")
-		}
-	case "bisect":
-		if is("run view visualize") {
-			return "!"
-		}
-	case "remote":
-		switch {
-		case is("update prune show"):
-			return "n"
-		case is("add remove rm rename set-url set-head set-branches"):
-			return "c"
-		}
-	case "submodule":
-		switch {
-		case is("foreach"):
-			return "!"
-		case is("update"):
-			return "n"
-		case is("add"):
-			return "nc"
-		case is("init deinit set-url set-branch sync absorbgitdirs"):
-			return "c"
-		}
-	case "config":
-		read := s.has("--get", "--get-all", "--get-regexp", "--get-urlmatch", "--list", "-l") || is("get list")
-		if s.has("--edit", "-e") || is("edit") {
-			return "!c"
-		}
-		if !read && (s.unknown != "" || s.loose || len(s.operands) != 1 || s.has("--unset", "--unset-all", "--add", "--replace-all", "--rename-section", "--remove-section")) ||
-			s.has("--unset", "--unset-all", "--add", "--replace-all") {
-			return "c"
+	for _, o := range s.seen { // and a strategy of another name git-merge-name
+		if (o.name == "-s" || o.name == "--strategy") && !(o.val.Const && listed(" ort recursive resolve octopus ours subtree ", o.val.Text)) {
+			s.bad = "--strategy"
 		}
 	}
-	return ""
-}
-
-func gitPush(a *analysis, s *options) string {
-	force := s.has("-f", "-d", "--force", "--force-with-lease", "--force-if-includes", "--delete", "--mirror", "--prune")
-	for _, w := range s.operands {
-		force = force || strings.HasPrefix(w.Text+w.Prefix, "+") || strings.HasPrefix(w.Text+w.Prefix, ":")
+	unsure := s.loose || s.unknown != ""
+	if sub == "push" && unsure {
+		flags += "?"
 	}
-	switch {
-	case force:
-		a.warn("git push that rewrites or deletes what is there (force)")
-	case s.loose || s.unknown != "":
-		a.warn("git push with words that may force it")
+	if read := strings.Contains(flags, "r"); sub == "config" && !read && (unsure || len(s.operands) != 1) {
+		flags += "c"
 	}
-	if s.has("-u", "--set-upstream") {
-		return "c"
-	}
-	return ""
+	return flags
 }
 
 // gitAccess says whether the line may have the repository writable, and its

@@ -1,8 +1,8 @@
 package tools
 
 import (
-	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,9 +11,7 @@ import (
 func (a *analysis) builtin(name string, c *command) bool {
 	args := c.words[1:]
 	why := new(shellParser).hides(c.words, false)
-	if why != "" { // the parser has not looked behind wrappers
-		a.setOpaque(why)
-	}
+	a.setOpaque(why) // the parser has not looked behind wrappers
 	switch name {
 	case "cd":
 		a.cd(args, c)
@@ -35,11 +33,20 @@ func (a *analysis) builtin(name string, c *command) bool {
 			}
 		}
 	case "command", "exec":
-		a.commandBuiltin(name, args, c)
+		inner := *c
+		inner.depth++
+		inner.exec = name == "exec"
+		for len(args) > 0 && strings.HasPrefix(args[0].Text, "-") { // any that are not plain are opaque by now
+			if name == "command" && strings.ContainsAny(args[0].Text, "vV") {
+				return true // only says what it would run
+			}
+			args = args[1:]
+		}
+		if inner.words = args; inner.exec && len(args) == 0 {
+			a.setOpaque("exec with redirections")
+		}
+		a.command(inner)
 		return true
-	case "pushd", "popd": // of bash only
-		c.cwd.at = []folder{{any: true}}
-		a.setOpaque(name)
 	default:
 		if why == "" {
 			return false
@@ -62,37 +69,6 @@ func (a *analysis) builtin(name string, c *command) bool {
 		a.builtins = append(a.builtins, name)
 	}
 	return true
-}
-
-// commandBuiltin looks through "command", "exec" and "builtin".
-func (a *analysis) commandBuiltin(name string, args []Word, c *command) {
-	inner := *c
-	inner.depth++
-	for len(args) > 0 && args[0].Const && strings.HasPrefix(args[0].Text, "-") {
-		opt := args[0].Text
-		args = args[1:]
-		switch {
-		case opt == "--":
-		case name == "command" && (opt == "-v" || opt == "-V"):
-			return // only says what it would run
-		case name == "command" && opt == "-p", name == "exec" && (opt == "-c" || opt == "-l"):
-			inner.exec = name == "exec"
-		default:
-			a.setOpaque(fmt.Sprintf("%s %s is not analysed", name, opt))
-		}
-	}
-	if name == "exec" {
-		inner.exec = true
-		if len(args) == 0 {
-			a.setOpaque("exec with redirections")
-		}
-	}
-	inner.words = args
-	if inner.depth > maxDepth {
-		a.setOpaque("too many programs within programs")
-		return
-	}
-	a.command(inner)
 }
 
 // substituted reports whether a word holds the output of a command.
@@ -145,6 +121,7 @@ func readInterpreter(a *analysis, c *command, o *options) {
 			a.shellText(base, c.body.Text, c)
 		}
 	case c.body != nil:
+		a.noSecret(base, *c.body)
 		a.warn(base + " runs code from a here-document")
 	case c.piped:
 		a.warn(base + " runs code that comes through a pipe")
@@ -159,6 +136,7 @@ func readInterpreter(a *analysis, c *command, o *options) {
 
 // code handles code that stands in an argument.
 func (a *analysis) code(base string, p *program, code Word, args []Word, c *command) {
+	a.noSecret(base, code)
 	switch {
 	case substituted(code):
 		a.warn(base + " runs code that another command prints")
@@ -169,10 +147,9 @@ func (a *analysis) code(base string, p *program, code Word, args []Word, c *comm
 		}
 	case p.shell:
 		a.shellText(base, code.Text, c)
-	case len(args) > 0 && args[0].Const: // python -m pip install
-		if m := lookupProgram(code.Text); m != nil && m.net != "" && strings.Contains(m.net, " "+args[0].Text+" ") {
-			a.network = true
-		}
+	default: // python -m pip install
+		m := lookupProgram(code.Text)
+		a.network = a.network || m != nil && m.networked(args)
 	}
 	if c.fed && code.Raw == "" {
 		a.warn(base + " runs what it is given by another command")
@@ -182,33 +159,16 @@ func (a *analysis) code(base string, p *program, code Word, args []Word, c *comm
 // shellText analyses text that a shell runs as a line of its own. The shells
 // that read it as sh does need no key themselves.
 func (a *analysis) shellText(base, text string, c *command) {
+	n := len(a.argv)
 	a.inner(text, c.cwd, c.depth+1)
-	c.call.through = strings.Contains(" sh dash bash ash ", " "+base+" ")
-}
-
-// readEnv looks through env, whose assignments are those of the environment.
-func readEnv(a *analysis, c *command, o *options) {
-	rest := o.operands
-	if len(rest) > 0 && rest[0].Const && rest[0].Text == "-" { // the same as -i
-		rest = rest[1:]
-	}
-	for len(rest) > 0 {
-		name, value, ok := strings.Cut(rest[0].Text, "=")
-		if !rest[0].Const {
-			name, _, ok = strings.Cut(rest[0].Prefix, "=")
-		}
-		if !ok {
-			break
-		}
-		a.assign(name, Word{Raw: value, Text: value, Const: rest[0].Const}, true)
-		rest = rest[1:]
-	}
-	if len(rest) == 0 {
-		c.limit("it runs what it is given")
+	if c.call.through = listed(" sh dash bash ash ", base); c.call.through {
 		return
 	}
-	c.call.through = true
-	a.run(rest, c)
+	for _, argv := range a.argv[n:] { // what the other shells reserve, and zsh's =program
+		if listed(" repeat noglob nocorrect - foreach begin end and or not switch onintr ", argv[0]) || strings.HasPrefix(argv[0], "=") || strings.HasPrefix(argv[0], "%") {
+			a.setOpaque(base + " may read " + argv[0] + " in its own way")
+		}
+	}
 }
 
 // readXargs looks through xargs: what it runs gets further words from its
@@ -262,95 +222,66 @@ func markWords(words []Word, mark, prefix string) {
 }
 
 func readSu(a *analysis, c *command, o *options) {
-	if o.code != nil && o.code.Const {
+	a.noSecret("su", c.words...)
+	switch {
+	case o.code != nil && o.code.Const:
 		a.inner(o.code.Text, c.cwd, c.depth+1)
+	case o.code != nil || o.unknown != "" || o.loose || len(o.operands) > 1:
+		a.setOpaque("what " + path.Base(c.call.word) + " runs cannot be told from its options")
 	}
 }
 
 // readAwk: the program is the first operand or a file.
 func readAwk(a *analysis, c *command, o *options) {
 	for _, s := range o.seen {
-		if s.val.Const && isStdin(s.val.Text) && (c.piped || c.body != nil) {
-			a.warn("awk runs code that comes through a pipe")
-		}
 		a.script(s.val, c)
+	}
+	if len(o.seen) == 0 && len(o.operands) > 0 {
+		a.noSecret("awk", o.operands[0])
 	}
 	if len(o.seen) == 0 && len(o.operands) > 0 && substituted(o.operands[0]) {
 		a.warn("awk runs code that another command prints")
 	}
 }
 
-// findTests are the parts of a find expression that only look or print, with
-// the number of words that follow.
-const findTests = " -name:1 -iname:1 -path:1 -ipath:1 -wholename:1 -iwholename:1 -regex:1 -iregex:1 -regextype:1 -type:1 -xtype:1 -size:1 -mtime:1 -ctime:1 -atime:1 -mmin:1 " +
-	"-cmin:1 -amin:1 -newer:1 -anewer:1 -cnewer:1 -newermt:1 -newerct:1 -newerat:1 -user:1 -group:1 -uid:1 -gid:1 -perm:1 -links:1 -inum:1 -samefile:1 -lname:1 -ilname:1 " +
-	"-fstype:1 -maxdepth:1 -mindepth:1 -printf:1 -used:1 -print:0 -print0:0 -prune:0 -ls:0 -quit:0 -empty:0 -depth:0 -d:0 -xdev:0 -mount:0 -true:0 -false:0 -not:0 -and:0 -or:0 " +
-	"-a:0 -o:0 -follow:0 -daystart:0 -executable:0 -readable:0 -writable:0 -nouser:0 -nogroup:0 -noleaf:0 -ignore_readdir_race:0 !:0 (:0 ):0 ,:0 -H:0 -L:0 -P:0 "
-
+// readFind looks through the commands of find, in which a mark stands for what it
+// finds: that begins as the paths do.
 func readFind(a *analysis, c *command, o *options) {
-	words, start := c.words[1:], ""
-	for i := 0; i < len(words); i++ {
-		w := words[i]
-		if !w.Const {
-			if w.Prefix == "" || strings.HasPrefix(w.Prefix, "-") || w.Fields && i > 0 {
-				c.limit("a word of it is not constant and can be an action")
-				start = "-"
-			}
+	start, some := ".", false
+	for _, w := range o.operands {
+		text := w.Text + w.Prefix
+		if text != "" && strings.Contains("(),!", text) {
 			continue
 		}
-		switch w.Text {
-		case "-exec", "-execdir", "-ok", "-okdir":
-			end := i + 1
-			for end < len(words) && !(words[end].Const && (words[end].Text == ";" || words[end].Text == "+" && words[end-1].Raw == "{}")) {
-				end++
-			}
-			inner := *c
-			if strings.HasSuffix(w.Text, "dir") {
-				start, inner.cwd = "./", &cwd{[]folder{{any: true}}}
-			} else if start == "" {
-				start = "."
-			}
-			run := slices.Clone(words[i+1 : min(end, len(words))])
-			markWords(run, "{}", strings.TrimPrefix(start, "-"))
-			if len(run) > 0 && run[0].Const && path.Base(run[0].Text) == "rm" {
-				a.warn("deletes what it finds")
-			}
-			a.run(run, &inner)
-			i = end
-		case "-delete":
-			a.warn("deletes what it finds")
-			c.limit("it deletes what it finds")
-		case "-fprint", "-fprint0", "-fls", "-fprintf":
-			if i+1 < len(words) {
-				i++
-				a.writeWord(words[i], c.cwd)
-			}
-			c.limit("it writes a file")
-		default:
-			at := strings.Index(findTests, " "+w.Text+":")
-			switch {
-			case at >= 0 && !strings.ContainsAny(w.Text, " :"):
-				i += int(findTests[at+len(w.Text)+2] - '0')
-			case strings.HasPrefix(w.Text, "-"):
-				c.limit("a part of it is not known")
-			case start == "":
-				start = w.Text
-			default:
-				start = commonStart(start, w.Text)
-			}
+		if !some {
+			start, some = text, true
+		}
+		for !strings.HasPrefix(text, start) {
+			start = start[:len(start)-1]
 		}
 	}
-}
-
-func commonStart(a, b string) string {
-	n := 0
-	for n < len(a) && n < len(b) && a[n] == b[n] {
-		n++
+	if o.loose {
+		start = ""
 	}
-	if n == 0 {
-		return "-" // anything, as far as a reader of options is concerned
+	for _, in := range o.inner {
+		inner, run, mark := *c, slices.Clone(in.words), start
+		if strings.HasSuffix(in.by, "dir") {
+			inner.cwd, mark = &cwd{[]folder{{any: true}}}, "./"
+		}
+		markWords(run, "{}", mark)
+		if len(run) > 0 && run[0].Const && path.Base(run[0].Text) == "rm" {
+			a.warn("deletes what it finds")
+		}
+		a.run(run, &inner)
 	}
-	return a[:n]
+	o.inner = nil
+	if o.has("-delete") {
+		a.warn("deletes what it finds")
+		c.limit("it deletes what it finds")
+	}
+	if slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '>' }) {
+		c.limit("it writes a file")
+	}
 }
 
 // readSed: only scripts that print, delete and substitute are plain.
@@ -383,12 +314,12 @@ func readSed(a *analysis, c *command, o *options) {
 
 // sedScript limits the grant unless the script is one of the plain kind.
 func (a *analysis) sedScript(w Word, c *command) {
-	switch plain, runs := plainSed(w.Text); {
-	case w.Const && plain:
-	case w.Const && runs:
+	a.noSecret("sed", w)
+	plain, runs := plainSed(w.Text)
+	if runs && w.Const {
 		a.warn("sed runs a command or writes a file")
-		fallthrough
-	default:
+	}
+	if !plain || !w.Const {
 		c.limit("its script is not one of the plain kind")
 	}
 }
@@ -597,9 +528,6 @@ func globsOption(pattern string) bool {
 }
 
 func readRm(a *analysis, c *command, o *options) {
-	if strings.TrimPrefix(path.Base(c.call.word), "g") != "rm" {
-		return
-	}
 	dynamic := slices.ContainsFunc(o.operands, func(w Word) bool { return !w.Const && w.Prefix == "" && strings.ContainsAny(w.Raw, "$`…") })
 	globs := slices.ContainsFunc(c.words[1:], func(w Word) bool { return !w.Const && globsOption(w.Raw) })
 	switch {
@@ -614,31 +542,61 @@ func readRm(a *analysis, c *command, o *options) {
 	}
 }
 
+// specialMode matches a mode that sets the set-user-ID or set-group-ID bit.
+var specialMode = regexp.MustCompile(`[+=][rwxXt]*s|^0*[2-7][0-7]{3}$`)
+
+const specialWarning = "makes a program run with the rights of its owner"
+
 // readChmod: recursive changes of more than plain folders below.
 func readChmod(a *analysis, c *command, o *options) {
-	if mode := o.firm(); path.Base(c.call.word) == "chmod" && (strings.Contains(mode, "s") || len(strings.TrimLeft(mode, "0")) >= 4) {
-		a.warn("makes a program run with the rights of its owner")
+	base, mode := path.Base(c.call.word), o.firm()
+	if slices.ContainsFunc(c.words[1:], func(w Word) bool { // where it is not an operand
+		return strings.HasPrefix(w.Text, "--ref") || len(w.Text) > 1 && w.Text[0] == '-' && strings.Trim(w.Text[1:], "rwxXstugo,=+-") == ""
+	}) {
+		mode, o.operands = "", append([]Word{{Const: true}}, o.operands...)
+	}
+	if base == "chmod" && specialMode.MatchString(mode) {
+		a.warn(specialWarning)
 	}
 	if !o.has("-R", "--recursive") && !(o.loose && c.fed) {
 		return
 	}
-	mode := o.firm()
 	if strings.HasSuffix(mode, "7") || strings.Contains(mode, "o+w") || strings.Contains(mode, "a+w") || strings.Contains(mode, "o=") {
 		a.warn("opens files to everybody, recursively")
 	}
 	for _, w := range o.operands[min(1, len(o.operands)):] {
 		if p := logical(w.Text); !w.Const || p == "" || rooted(p) || strings.HasPrefix(p, "..") {
-			a.warn(path.Base(c.call.word) + " changes everything below a broad path")
+			a.warn(base + " changes everything below a broad path")
 		}
 	}
 	if len(o.operands) < 2 || c.fed {
-		a.warn(path.Base(c.call.word) + " changes everything below a broad path")
+		a.warn(base + " changes everything below a broad path")
+	}
+}
+
+// readIP: exec of a namespace is the one action of ip that starts a program.
+func readIP(a *analysis, c *command, o *options) {
+	if i := slices.IndexFunc(o.operands, func(w Word) bool { return w.Text == "exec" || w.Text == "e" }); i >= 0 {
+		a.run(o.operands[min(i+2, len(o.operands)):], c)
+	}
+	if slices.ContainsFunc(o.operands, func(w Word) bool {
+		return !w.Const || w.Text == "-b" || strings.HasPrefix(w.Text, "-ba") || strings.HasPrefix(w.Text, "-n")
+	}) {
+		c.limit(startsAny)
+	}
+}
+
+func readInstall(a *analysis, c *command, o *options) {
+	if slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '=' && specialMode.MatchString(s.val.Text) }) {
+		a.warn(specialWarning)
+	}
+	for i := 0; i < len(o.operands) && o.has("-d", "--directory"); i++ {
+		a.writeWord(o.operands[i], c.cwd)
 	}
 }
 
 func readKill(a *analysis, c *command, o *options) {
-	words := c.words[1:]
-	for i, w := range words {
+	for i, w := range c.words[1:] {
 		if w.Const && w.Text == "-1" && i > 0 || w.Const && w.Text == "0" {
 			a.warn("ends every process")
 		}
@@ -658,6 +616,12 @@ func readSSH(a *analysis, c *command, o *options) {
 			a.warn(base + " -o can make it run or load something else")
 			o.bad = s.name
 		}
+	}
+	if len(o.operands) > 1 && base != "scp" && base != "sftp" {
+		a.noSecret(base, o.operands[1:]...) // a line for the shell at the other end
+	}
+	if base == "ssh" && c.body != nil {
+		a.noSecret(base, *c.body)
 	}
 	if base == "ssh" && len(o.operands) == 1 && (c.piped || c.body != nil) {
 		a.warn("ssh runs code that comes through a pipe or here-document")
@@ -685,12 +649,14 @@ func readCurl(a *analysis, c *command, o *options) {
 		}
 	}
 	for _, w := range o.operands {
-		text := w.Text
-		if !w.Const {
-			text = w.Prefix
-		}
+		text := w.Text + w.Prefix
 		if scheme, _, ok := strings.Cut(text, "://"); ok && scheme != "http" && scheme != "https" {
 			o.bad = scheme + "://"
+		}
+	}
+	for _, w := range o.operands { // http is what it adds
+		if text := w.Text + w.Prefix; !strings.Contains(text, "://") && (w.Const || strings.Contains(text, "/")) {
+			a.hosts = addHosts(a.hosts, "http://"+text)
 		}
 	}
 }
@@ -698,7 +664,7 @@ func readCurl(a *analysis, c *command, o *options) {
 // goCommands are the sub-commands of go that only build and look, with their
 // options; any other form runs code or changes settings.
 var goCommands = map[string]string{
-	"build":   "-C: -race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags: -gcflags: -asmflags: -buildvcs: -buildmode: -cover -p: -json",
+	"build":   "-C: -race -v -x -a -n -trimpath -mod: -tags: -o> -ldflags= -gcflags= -asmflags= -buildvcs: -buildmode: -cover -p: -json",
 	"vet":     "-v -x -n -tags: -mod: -json -race",
 	"fmt":     "-n -x -mod:",
 	"list":    "-m -json? -f: -deps -test -e -u -versions -find -mod: -tags: -compiled -retracted",
@@ -708,6 +674,22 @@ var goCommands = map[string]string{
 	"mod":     "-v -x -e -go: -json -m -why -vendor -compat: -diff -fmt -print -require: -replace: -droprequire: -dropreplace: -exclude: -module: -o>",
 	"help":    "-h",
 	"clean":   "-n -x -cache -testcache -modcache -fuzzcache -i -r",
+}
+
+// plainGoFlags knows the flags for compiler and linker that name no program and no
+// file, in a value like "all=-N -l" or "-s -w -X main.version=1".
+func plainGoFlags(w Word) bool {
+	flags := w.Text
+	if !strings.HasPrefix(flags, "-") {
+		flags = flags[strings.IndexByte(flags, '=')+1:]
+	}
+	for f := range strings.FieldsSeq(flags) {
+		f = strings.Trim(f, `'"`)
+		if name, _, _ := strings.Cut(f, "="); f != "" && f[0] == '-' && !listed(" -s -w -X -N -l -m -S -e -live -v ", name) {
+			return false
+		}
+	}
+	return w.Const
 }
 
 func readGo(a *analysis, c *command, o *options) {
@@ -724,9 +706,7 @@ func readGo(a *analysis, c *command, o *options) {
 		c.limit(workCode)
 	} else {
 		*o = *readOptions(opts, words[1:])
-		flags := slices.ContainsFunc(words[1:], func(w Word) bool {
-			return strings.Contains(w.Raw, "extld") || strings.Contains(w.Raw, "linkmode") // -ldflags can name a linker
-		})
+		flags := slices.ContainsFunc(o.seen, func(s option) bool { return s.mark == '=' && !plainGoFlags(s.val) })
 		if o.bad != "" || o.unknown != "" || o.loose || flags {
 			c.limit("this form of it can run something else or write elsewhere")
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,13 +19,14 @@ type analysis struct {
 	loose    string // why no grant covers it where no sandbox holds its writes
 	warnings []string
 	network  bool
+	hosts    []string // named by URLs
 
 	calls    []progCall
 	builtins []string // of the shell, in the line
 	names    []string // shell variables set: opaque if the child inherits one
 	writes   []pathWrite
-	moved    bool     // there is a cd
-	touched  []string // other paths that it names
+	moved    bool        // there is a cd
+	touched  []pathWrite // other paths that it names
 
 	paths    []PathUse
 	programs []string
@@ -35,6 +37,8 @@ type analysis struct {
 	gitWrite, gitConfig bool // a git command that changes the repository, its configuration
 	notGit              bool // something else than git and plain file tools
 	lines               int  // parsed so far, inner ones too
+
+	secret secretLine // what is analysed
 }
 
 // progCall is one program that needs to be looked up.
@@ -105,6 +109,7 @@ func (a *analysis) line(text string, depth int) { a.inner(text, &cwd{at: []folde
 func (a *analysis) inner(text string, from *cwd, depth int) {
 	if a.lines++; a.lines > maxInnerLines || depth > maxDepth {
 		a.setOpaque("too many lines within lines")
+		a.beyond(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n;&|(){}<>`'\"\\", r) }))
 		return
 	}
 	s := ParseShell(text)
@@ -118,6 +123,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		a.setName(l.Name)
 		for _, w := range l.Words {
 			a.network = a.network || namesURL(w.Raw)
+			a.hosts = addHosts(a.hosts, w.Raw)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))
@@ -138,6 +144,14 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 	}
 	for i := range s.Commands {
 		a.simple(&s.Commands[i], enter(s.Commands[i].Scope), depth)
+	}
+}
+
+// beyond notes what may be programs in words that are not followed: for rules that
+// deny, which no limit may turn into a question.
+func (a *analysis) beyond(words []string) {
+	for i := range words {
+		a.argv = append(a.argv, words[i:min(i+16, len(words))])
 	}
 }
 
@@ -173,6 +187,7 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 			a.network = true
 			a.warn("opens a network connection by a redirection")
 		case r.Op == "<":
+			a.touch(p, at)
 			if a.peek(p); input {
 				c.body, c.input, c.piped = nil, &r.Target, false
 			}
@@ -186,11 +201,6 @@ func (a *analysis) simple(s *Simple, at *cwd, depth int) {
 // commandText is the command as written, with single blanks: what rules match.
 func commandText(s *Simple) string {
 	var b strings.Builder
-	size := 0
-	for i := range s.Words {
-		size += len(s.Words[i].Raw) + 1
-	}
-	b.Grow(size)
 	add := func(text ...string) {
 		if b.Len() > 0 {
 			b.WriteByte(' ')
@@ -387,6 +397,8 @@ func (a *analysis) cd(args []Word, c *command) {
 	target, ok := "~", true
 	if len(args) == 1 {
 		target, ok = plainPath(args[0])
+	} else {
+		a.touch(target, c.cwd)
 	}
 	if !ok || len(args) > 1 || strings.HasPrefix(target, "-") || c.repeats && !rooted(target) {
 		c.cwd.at = []folder{{any: true}}
@@ -442,13 +454,14 @@ func logical(p string) string {
 	return strings.Join(out, "/")
 }
 
+var defines = regexp.MustCompile(`(?:^|[;&|{(])(?:function)?([^;&|(){}]+)(?:\(\)[{(]|\{)`)
+
 // forkBomb reports whether a function is defined that starts itself twice. It
 // looks at the text: a line with a function is not analysed.
 func forkBomb(text string) bool {
 	text = strings.NewReplacer(" ", "", "\t", "", "\n", ";").Replace(text)
-	name, body, ok := strings.Cut(text, "(){")
-	if i := strings.LastIndexAny(name, ";&|"); ok && i >= 0 {
-		name = name[i+1:]
-	}
-	return ok && name != "" && (strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2)
+	return slices.ContainsFunc(defines.FindAllStringSubmatchIndex(text, -1), func(m []int) bool {
+		name, body := text[m[2]:m[3]], text[m[1]:]
+		return strings.Contains(body, name+"|"+name) || strings.Contains(body, name+"&"+name) || strings.Contains(body, name+"&}") && strings.Count(body, name) > 2
+	})
 }

@@ -49,6 +49,8 @@ func TestShellRun(t *testing.T) {
 		{"stopped", `{"command":"ls"}`, boxed, ExecResult{Started: true, Stopped: true, Exit: 137, Stdout: []byte("half\n")}, "half\n", "stopped before it ended", ""},
 		{"no network", `{"command":"curl x"}`, boxed, ExecResult{Started: true, Exit: 6, Stderr: []byte("curl: (6) Could not resolve host: x\n")}, "[stderr]\ncurl: (6) Could not resolve host: x\n", "exit status 6", "network=true"},
 		{"with network no such note", `{"command":"curl x"}`, Judgement{Boxed: true, Network: true}, ExecResult{Started: true, Exit: 6, Stderr: []byte("Could not resolve host: x\n")}, "[stderr]\nCould not resolve host: x\n", "exit status 6", ""},
+		{"by the proxy, and it cannot use one", `{"command":"ssh x"}`, Judgement{Boxed: true, Network: true, Proxied: true}, ExecResult{Started: true, Exit: 255, Stderr: []byte("ssh: Could not resolve hostname x: Temporary failure in name resolution\n")}, "[stderr]\nssh: Could not resolve hostname x: Temporary failure in name resolution\n", "exit status 255", `"sandbox": {"network": "host"}`},
+		{"by the proxy, and another failure", `{"command":"pip x"}`, Judgement{Boxed: true, Network: true, Proxied: true}, ExecResult{Started: true, Exit: 1, Stderr: []byte("no such package\n")}, "[stderr]\nno such package\n", "exit status 1", ""},
 		{"read-only repository", `{"command":"git commit -m x"}`, boxed, ExecResult{Started: true, Exit: 128, Stderr: []byte("fatal: Unable to create '/ws/.git/index.lock': Read-only file system\n")}, "[stderr]\nfatal: Unable to create '/ws/.git/index.lock': Read-only file system\n", "exit status 128", "read-only"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -126,7 +126,8 @@ func TestProgramsAgainstTheRealOnes(t *testing.T) {
 		"git rebase -x INNER HEAD~1", "git bisect start HEAD HEAD~1; git bisect run INNER", "git submodule foreach INNER", "git -c protocol.ext.allow=always ls-remote 'ext::INNER'", "git ls-remote --exec=INNER .",
 		"git -c core.sshCommand=INNER ls-remote ssh://h.invalid/x", "git filter-branch -f --tree-filter INNER HEAD", "git archive --format=tgz -o x.tgz HEAD", "git -c tar.q.command=INNER archive --format=q HEAD",
 		"tar -cf x -IINNER f", "tar cIf INNER x f", "tar -I INNER -cf x f", "tar cf x -F INNER f", "sed '1e INNER' f", "sed 's/x/INNER/e' f", "sed -n '1{e INNER\n}' f", "sed -e p -e 'e INNER' f", "sed --expression='e INNER' f",
-		"sed ':a e INNER' f", "awk 'BEGIN{system(\"INNER\")}'", "find f -exec INNER \\;", "find f -execdir INNER {} +", "split --filter=INNER f", "sort -S 16k --compress-program=INNER big",
+		"sed ':a e INNER' f", "awk 'BEGIN{system(\"INNER\")}'", "find f -exec INNER \\;", "find f -exec true '{}' + -exec INNER \\;", "find -- f -exec INNER {} +", "tar cf x f --checkpoint=1 --checkpoint-act exec=INNER", "git -c protocol.ext.allow=always push --repo=ext::INNER",
+		"find f -name f -a -okdir true \\; -o -exec INNER '{}' ';'", "find f -execdir INNER {} +", "split --filter=INNER f", "sort -S 16k --compress-program=INNER big",
 	}
 	for option, form := range map[string]string{
 		"--checkpoint-action": "tar cf x --checkpoint=1 OPT=exec=INNER f", "--to-command": "tar xf a.tar OPT=INNER", "--use-compress-program": "tar cf x OPT=INNER f",

@@ -143,7 +143,8 @@ type Plan struct {
 	Paths    []PathUse
 	Programs []string // program words as written, to be looked up on the child's PATH
 	Hosts    []string // hosts that the arguments name, canonical
-	Detail   any      // the tool's own reading of its arguments, for Judge and Execute
+	Secrets  []SecretUse
+	Detail   any // the tool's own reading of its arguments, for Judge and Execute
 }
 
 // PathUse is one path that a call names, as it stands in the arguments
@@ -162,7 +163,10 @@ type Facts struct {
 
 	Boxed      bool // shell and Python calls run in the sandbox
 	NetBlocked bool // and their network can be taken away
+	NetProxied bool // or reaches one host after the other, each decided on as it connects
 	MoreShown  bool // and see more than the writable roots and the system's folders
+
+	HostPorts []int // ports of this machine's loopback that such a call can reach
 
 	Paths    map[string]PathFact    // by PathUse.Name
 	Programs map[string]ProgramFact // by program word
@@ -219,6 +223,7 @@ type Judgement struct {
 	Sends          bool // sends more than a GET or HEAD would
 	RequestBytes   int  // size of the URL or query that leaves, 0 if none
 	Network        bool // a boxed call gets the network
+	Proxied        bool // but of it no host that is not among those of Egress, unless it is decided on
 	Boxed          bool // runs in the sandbox
 	ReadsPrivate   bool // this call may bring private data in
 	ReadsUntrusted bool // this call may bring words of others in
@@ -258,7 +263,33 @@ type Host struct {
 	// Keep stores the content that a write is about to replace, so that
 	// "picket undo ID" can put it back. prev is nil for a file that is new.
 	Keep func(path string, prev, next []byte) error
-	Now  func() time.Time
+	// Redact takes secrets out of a text. The gate does it with all that a tool
+	// returns; a tool that cuts a text calls it before.
+	Redact func(string) string
+	Now    func() time.Time
+}
+
+// clean is Redact where there is one: tests have none.
+func (h *Host) clean(s string) string {
+	if h == nil || h.Redact == nil {
+		return s
+	}
+	return h.Redact(s)
+}
+
+// shown returns text[from:to] without secrets, also those that a cut goes through.
+func (h *Host) shown(text string, from, to int) string {
+	to = min(to, len(text))
+	all, before, after := h.clean(text), h.clean(text[:from]), h.clean(text[to:])
+	n := 0
+	for n < min(len(before), len(all)) && all[n] == before[n] {
+		n++
+	}
+	all, n = all[n:], 0
+	for n < min(len(after), len(all)) && all[len(all)-1-n] == after[len(after)-1-n] {
+		n++
+	}
+	return all[:len(all)-n]
 }
 
 // A Call is one approved call, as Execute gets it.
@@ -267,7 +298,7 @@ type Call struct {
 	Args      Args // with placeholders substituted
 	Plan      Plan
 	Judgement Judgement
-	Secrets   map[string]string // variables for the child's environment
+	Secrets   map[string]string // variables for the child's environment, by name
 	Host      *Host
 }
 
@@ -288,8 +319,9 @@ type Command struct {
 	Script    []byte            // handed over as a private read-only file, named by ScriptArg in Argv
 	Env       map[string]string // on top of the scrubbed environment
 	Network   bool
-	GitWrite  bool // .git is writable but for hooks and config
-	GitConfig bool // and its config too (the owner saw the warning)
+	Connect   func(context.Context, Dest) error // decides about each host before it is looked up; an error says why not
+	GitWrite  bool                              // .git is writable but for hooks and config
+	GitConfig bool                              // and its config too (the owner saw the warning)
 	Timeout   time.Duration
 	OutputMax int64 // bytes kept, head and tail; 0 means 1 MiB
 }
@@ -308,6 +340,25 @@ type ExecResult struct {
 	Stopped              bool // the context ended
 	Err                  string
 	Notes                []string
+	Net                  []NetUse // hosts that were reached, or that no answer can admit
+}
+
+// A Dest is where a boxed program wants to connect.
+type Dest struct {
+	Host   string // canonical; without a port if that is 80 or 443
+	Port   uint16
+	Method string // of HTTP; CONNECT for what cannot be seen, TCP for a port of this machine
+	URL    string // of a plain request, "" otherwise
+	Sends  bool   // it can carry more than a GET or HEAD
+	Bytes  int    // of the URL and the headers
+}
+
+// NetUse is what became of one destination.
+type NetUse struct {
+	Dest
+	Refused string // why it is nothing to connect to, "" if it is
+	Failed  string // why it could not be reached the last time, "" if it was
+	Out, In int64  // bytes
 }
 
 // Manifest is the description of every tool as data, for the golden file, the
