@@ -225,6 +225,9 @@ func (b behaviour) do(ctx context.Context, p *picket, c client) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	chat := "sdk " + b.name
+	for len(p.model.asked) > 0 { // of a behaviour that went wrong
+		<-p.model.asked
+	}
 	run := func(base string) (out outcome, err error) {
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(ctx, c.args[0], slices.Concat(c.args[1:], []string{b.what}, b.say)...)
