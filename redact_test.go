@@ -9,6 +9,7 @@ import (
 	"html"
 	"math/rand/v2"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -275,9 +276,10 @@ func FuzzRedact(f *testing.F) {
 		if s := inPieces(r, text, int(size)+1, 1); s != got {
 			t.Fatalf("in pieces %q, at once %q", s, got)
 		}
+		marks := regexp.MustCompile(`\{\{vault:[AB]\}\}`)
 		for _, v := range []string{a, b} {
-			rest := strings.NewReplacer("{{vault:A}}", "\x00", "{{vault:B}}", "\x00").Replace(got)
-			if len(v) >= minSecret && !strings.Contains(v, "vault") && strings.Contains(rest, v) {
+			left := slices.ContainsFunc(marks.Split(got, -1), func(s string) bool { return strings.Contains(s, v) })
+			if len(v) >= minSecret && !strings.Contains(v, "vault") && left {
 				t.Fatalf("%q is left in %q", v, got)
 			}
 		}

@@ -1,0 +1,3 @@
+module picket/testdata/sdk/run
+
+go 1.26.5
