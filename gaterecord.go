@@ -93,18 +93,15 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 	c.decided = true
 	targets := []string{}
 	for _, t := range c.j.Targets {
-		targets = append(targets, t.Key)
+		targets = append(targets, s.redact(t.Key))
 	}
 	reasons := c.d.Reasons
 	if reasons == nil {
 		reasons = []string{}
 	}
-	e := egressFields{Kind: c.j.Egress.Kind.String(), Hosts: c.j.Egress.Hosts}
+	e := egressFields{Kind: c.j.Egress.Kind.String(), Hosts: s.redactAll(c.j.Egress.Hosts)}
 	if c.plan.Detail == nil && c.j.Summary == "" { // never judged
 		e.Kind = "none"
-	}
-	if e.Hosts == nil {
-		e.Hosts = []string{}
 	}
 	verdict := "deny"
 	if v == Allow {
@@ -114,7 +111,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 		Tool: c.call.Function.Name, Args: s.recordedArgs(c.call.Function.Arguments), Digest: c.digest,
 		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().with(labelsIn(c.reads)).List(),
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
-		Grant: strings.Join(c.d.Grants, " "), Targets: targets, Egress: e, Purpose: s.redact(firstChars(c.t.Text, 200)),
+		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: s.redact(firstChars(c.t.Text, 200)),
 	})
 	sync := v == Allow && c.by == "owner" && c.j.Risk != tools.Safe // see decide for the others
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)

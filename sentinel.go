@@ -378,6 +378,10 @@ func (c *callState) labels() []chatLabel {
 
 // label puts labels on the chat of a turn and records those that are new.
 func (s *Sentinel) label(ctx context.Context, t *Turn, add ...chatLabel) error {
+	add = slices.Clone(add)
+	for i := range add {
+		add[i].Source = s.redact(add[i].Source)
+	}
 	fresh, err := t.Chat.label(add...)
 	if err != nil {
 		return err
@@ -458,7 +462,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		text = "allow"
 	}
 	name, port := splitHostPort(host, url)
-	rec := c.record(egressRecord{Host: name, Port: port, Method: c.args.String("method"), Verdict: text, By: by})
+	rec := c.record(egressRecord{Host: s.redact(name), Port: port, Method: c.args.String("method"), Verdict: text, By: by})
 	if logErr := s.log.Append(context.WithoutCancel(ctx), true, rec); logErr != nil {
 		return logErr
 	}
