@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -203,28 +204,29 @@ func (a *Agent) ask(ctx context.Context, t *Turn, offered []tools.Tool, nudge st
 	sent := messageBytes(req.Messages) + toolBytes(offered)
 	started := a.now()
 	separator := len(t.texts) > 0
-	red := a.stream()
-	say := func(text []byte) {
+	red, thought := a.stream(), a.stream()
+	say := func(text []byte, thinking bool) {
 		if len(text) == 0 {
 			return
 		}
-		if separator {
+		if separator && !thinking {
 			separator = false
 			t.Emit(Event{Type: "text", Text: "\n\n"})
 		}
-		t.Emit(Event{Type: "text", Text: string(text)})
+		t.Emit(Event{Type: "text", Text: string(text), thinking: thinking})
 	}
 	reply, err := a.model.Chat(ctx, req, func(d Delta) {
 		switch {
 		case d.Wait != "":
 			t.Emit(Event{Type: "text", Text: d.Wait, wait: true})
 		case d.Reasoning != "":
-			t.Emit(Event{Type: "text", Text: a.redact(d.Reasoning), thinking: true})
+			say(thought.Feed([]byte(d.Reasoning)), true)
 		case d.Text != "":
-			say(red.Feed([]byte(d.Text)))
+			say(red.Feed([]byte(d.Text)), false)
 		}
 	})
-	say(red.End())
+	say(thought.End(), true)
+	say(red.End(), false)
 	t.usage.In += reply.Usage.In
 	t.usage.Out += reply.Usage.Out
 	t.usage.Total = t.usage.In + t.usage.Out
@@ -248,7 +250,7 @@ func (a *Agent) ask(ctx context.Context, t *Turn, offered []tools.Tool, nudge st
 		names = append(names, f.Name)
 	}
 	rec := modelTurnRecord{Model: a.model.Name(), Text: reply.Text, In: reply.Usage.In, Out: reply.Usage.Out,
-		Calls: names, MS: a.now().Sub(started).Milliseconds(), Finish: finish}
+		Calls: names, MS: a.now().Sub(started).Milliseconds(), Finish: a.redact(finish)}
 	if logErr := a.log.Append(context.WithoutCancel(ctx), false, t.record(rec)); logErr != nil {
 		return reply, logErr
 	}
@@ -371,7 +373,15 @@ func (a *Agent) messages(t *Turn, offered []tools.Tool, nudge string) []Message 
 	if cut {
 		system.Content += "\n\n" + leftOut
 	}
-	return append([]Message{system}, msgs...)
+	msgs = append([]Message{system}, msgs...)
+	for i := range msgs { // a chat can be older than a secret
+		m := &msgs[i]
+		m.Content, m.Reasoning, m.ToolCalls = a.redact(m.Content), a.redact(m.Reasoning), slices.Clone(m.ToolCalls)
+		for k := range m.ToolCalls {
+			m.ToolCalls[k].Function.Arguments = redactJSON(m.ToolCalls[k].Function.Arguments, a.redact)
+		}
+	}
+	return msgs
 }
 
 // modelMessages turns the lines of a chat into messages. A call without a

@@ -69,6 +69,7 @@ type Approvals struct {
 	dir        string
 	run        string // of this process
 	now        func() time.Time
+	redact     func(string) string // of the reasons of answers; nil leaves them
 
 	mu        sync.Mutex // comes after the lock of the file
 	questions map[string]*Question
@@ -323,6 +324,9 @@ func (a *Approvals) close(ctx context.Context, q *Question, why string) (ans Ans
 // Answer answers a question, of this process or of another. digest, if not empty, must be that of the question. The error
 // is one of those above if the answer is not taken.
 func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) error {
+	if a.redact != nil {
+		ans.Reason = a.redact(ans.Reason)
+	}
 	return a.update(ctx, func() ([]Record, error) {
 		q := a.questions[id]
 		switch {
@@ -344,6 +348,9 @@ func (a *Approvals) Answer(ctx context.Context, id, digest string, ans Answer) e
 // Grant records what an answer granted, or the command line: first in the audit log, so that none holds which that does not
 // have. call is the call that asked, with its chat and channel. Grants of Task end with EndTurn.
 func (a *Approvals) Grant(ctx context.Context, call Record, turn string, grants []Grant) error {
+	grants = slices.DeleteFunc(grants, func(g Grant) bool { // a key with a secret in it cannot be written down
+		return a.redact != nil && a.redact(g.Key) != g.Key
+	})
 	if len(grants) == 0 {
 		return nil
 	}

@@ -57,12 +57,12 @@ func makeCard(c cardInput) Card {
 		b.line("", "sends to: any host")
 	case tools.EgressHosts:
 		for _, h := range j.Egress.Hosts {
-			b.lines = append(b.lines, "sends to: "+hostShown(h))
+			b.lines = append(b.lines, "sends to: "+b.clean(hostShown(h)))
 		}
 	}
 	b.list("writes: ", j.Writes)
 	whose := map[string]string{"owner": "you asked", "app": "another app asked", "goal": "a goal says"}[c.Source]
-	b.block(cmp.Or(whose, "somebody else asked"), cutBytes(c.Words, maxWords))
+	b.block(cmp.Or(whose, "somebody else asked"), cutBytes(b.clean(c.Words), maxWords))
 	b.line("chat: ", c.Chat+", channel "+in.Channel)
 	b.list("  - ", c.Labels)
 	b.args(in)
@@ -92,12 +92,16 @@ type cardText struct {
 	redact func(string) string
 }
 
+func (b *cardText) clean(text string) string {
+	if b.redact == nil {
+		return text
+	}
+	return b.redact(text)
+}
+
 // line adds one line of text, in pieces if it is very long.
 func (b *cardText) line(lead, text string) {
-	if b.redact != nil {
-		text = b.redact(text)
-	}
-	text = printable(text)
+	text = printable(b.clean(text))
 	for len(text) > cardWidth {
 		i := strings.LastIndexByte(text[:cardWidth], ' ')
 		if i < cardWidth/2 {
@@ -117,9 +121,7 @@ func (b *cardText) list(lead string, items []string) {
 
 // block adds text that may have several lines, each of them marked, so that none can pass for a line of the card.
 func (b *cardText) block(name, text string) {
-	if b.redact != nil {
-		text = b.redact(text)
-	}
+	text = b.clean(text)
 	text = strings.TrimSuffix(text, "\n")
 	if !strings.Contains(text, "\n") {
 		b.line(name+": ", text)

@@ -306,7 +306,7 @@ func (c *chat) append(lines ...chatLine) error {
 		l.Content, l.Reasoning = c.store.redact(l.Content), c.store.redact(l.Reasoning)
 		l.Calls = slices.Clone(l.Calls)
 		for j := range l.Calls {
-			l.Calls[j].Function.Arguments = c.store.redact(l.Calls[j].Function.Arguments)
+			l.Calls[j].Function.Arguments = redactJSON(l.Calls[j].Function.Arguments, c.store.redact)
 		}
 		if err := e.Encode(l); err != nil {
 			return err

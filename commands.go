@@ -146,7 +146,7 @@ func (a *app) explain(args []string) error {
 		return err
 	}
 	call := ToolCall{Function: ToolFunction{Name: e.Tool, Arguments: e.Args}}
-	gate := &Sentinel{tools: map[string]tools.Tool{}, resolver: a.resolver, host: tools.Host{Workspace: a.workspace}, redact: a.red.String}
+	gate := &Sentinel{tools: map[string]tools.Tool{}, resolver: a.resolver, host: tools.Host{Workspace: a.workspace}, redact: a.red.String, lookup: a.vault.Lookup, holds: a.red.Holds}
 	for _, t := range a.tools {
 		gate.tools[t.Name] = t
 	}

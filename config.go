@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"picket/tools"
 )
 
 // defaultSettings is what "config init" writes. The defaults are read from it,
@@ -173,12 +175,11 @@ type Secret string
 // Reveal returns the value itself. What it goes to must not be kept or shown.
 func (s Secret) Reveal() string { return string(s) }
 
-const placeholderExpr = `\{\{vault:\s*([A-Za-z0-9_.-]{1,64})\s*\}\}`
-
-var placeholderForm, wholePlaceholder = lazyRegexp(placeholderExpr), lazyRegexp(`^` + placeholderExpr + `$`)
-
 // Placeholder reports whether the value is the name of one in the vault.
-func (s Secret) Placeholder() bool { return wholePlaceholder().MatchString(string(s)) }
+func (s Secret) Placeholder() bool {
+	texts, names, err := tools.SplitPlaceholders(string(s))
+	return err == nil && len(names) == 1 && texts[0]+texts[1] == ""
+}
 
 func (s Secret) String() string {
 	if s == "" || s.Placeholder() {
@@ -449,7 +450,7 @@ var (
 func (c *config) secrets() []secretValue {
 	var out []secretValue
 	add := func(s Secret, mark string) {
-		if s == "" || placeholder.MatchString(s.Reveal()) {
+		if _, names, err := tools.SplitPlaceholders(s.Reveal()); s == "" || names != nil || err != nil {
 			return
 		}
 		out = append(out, secretValue{Value: s.Reveal(), Mark: mark})

@@ -81,6 +81,7 @@ sandbox.host_ports []
 sandbox.env []
 sandbox.writable []
 sandbox.read_only []
+sandbox.debuggers false
 approvals.timeout "1h"
 approvals.notify []
 server.listen ["127.0.0.1:7717","[::1]:7717"]

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -306,9 +305,9 @@ func parseSize(s string) (int64, error) {
 // textForm returns a check of a text by a regular expression; %q in the fault is the
 // text.
 func textForm(expr, fault string) func(string) error {
-	re := regexp.MustCompile(expr)
+	re := lazyRegexp(expr)
 	return func(s string) error {
-		if re.MatchString(s) {
+		if re().MatchString(s) {
 			return nil
 		}
 		return errors.New(strings.Replace(fault, "%q", strconv.Quote(s), 1))

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,7 +18,10 @@ import (
 // How a call that went through the gate ends: refused, declined or run, each
 // recorded before anything else happens.
 
-const maxPreview = 2000 // bytes of a result that are recorded
+const (
+	maxPreview = 2000 // bytes of a result that are recorded
+	maxSummary = 420  // bytes
+)
 
 // refuse records a denial and tells the model: blocked, why in a few words, and
 // not to retry.
@@ -57,25 +61,32 @@ func (s *Sentinel) announce(c *callState) {
 	c.t.Emit(Event{Type: "call", ID: c.id, Tool: c.call.Function.Name, Summary: s.redact(summary), Risk: c.j.Risk.String()})
 }
 
+// whyNot tells who ended a question that did not allow, and why.
+func whyNot(a Answer, err error) (by, why string) {
+	switch {
+	case err != nil:
+		return "expired", err.Error()
+	case a.Expired:
+		return "expired", "it was not answered: " + a.Reason
+	case a.Reason != "":
+		return "owner", "the owner declined it: " + a.Reason
+	}
+	return "owner", "the owner declined it"
+}
+
 // decline ends a call that was asked about and not allowed.
 func (s *Sentinel) decline(ctx context.Context, c *callState, a Answer, err error) Result {
 	c.t.declined[c.key()] = true
-	c.d.Verdict, c.by = Deny, "owner"
-	why := "the owner declined it"
-	switch {
-	case err != nil && errors.Is(err, errAudit):
+	c.d.Verdict = Deny
+	if errors.Is(err, errAudit) {
 		c.by, c.d.Reasons = "guard", append(c.d.Reasons, err.Error())
 		if logErr := s.recordDecision(ctx, c, Deny); logErr != nil {
 			err = logErr
 		}
 		return s.logFailed(c, err)
-	case err != nil:
-		c.by, why = "expired", err.Error()
-	case a.Expired:
-		c.by, why = "expired", "it was not answered: "+a.Reason
-	case a.Reason != "":
-		why += ": " + a.Reason
 	}
+	by, why := whyNot(a, err)
+	c.by = by
 	c.d.Reasons = append(c.d.Reasons, why)
 	c.t.Emit(Event{Type: "result", ID: c.id, OK: new(bool), Verdict: "deny", Error: s.redact(why)})
 	if err := s.recordDecision(ctx, c, Deny); err != nil {
@@ -111,7 +122,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 		Tool: c.call.Function.Name, Args: s.recordedArgs(c.call.Function.Arguments), Digest: c.digest,
 		Summary: s.redact(c.j.Summary), Risk: c.j.Risk.String(), Labels: c.t.Chat.labels().with(labelsIn(c.reads)).List(),
 		Verdict: verdict, By: c.by, Step: c.d.Step, Rule: c.d.Rule, Reasons: s.redactAll(reasons),
-		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: s.redact(firstChars(c.t.Text, 200)),
+		Grant: s.redact(strings.Join(c.d.Grants, " ")), Targets: targets, Egress: e, Purpose: firstChars(s.redact(c.t.Text), 200),
 	})
 	sync := v == Allow && c.by == "owner" && c.j.Risk != tools.Safe // see decide for the others
 	return s.log.Append(context.WithoutCancel(ctx), sync, rec)
@@ -122,7 +133,7 @@ func (s *Sentinel) recordDecision(ctx context.Context, c *callState, v Verdict) 
 func (s *Sentinel) recordedArgs(raw string) json.RawMessage {
 	if v, err := tools.DecodeStrict([]byte(raw)); err == nil {
 		if _, ok := v.(map[string]any); ok {
-			red := s.redact(raw)
+			red := redactJSON(raw, s.redact)
 			if json.Valid([]byte(red)) {
 				return json.RawMessage(red)
 			}
@@ -223,6 +234,14 @@ func cutBytes(s string, limit int) string {
 		limit--
 	}
 	return s[:limit] + "…"
+}
+
+// shortSummary bounds a summary, which is for one line.
+func shortSummary(s string) string {
+	if short := cutBytes(s, maxSummary); short != s {
+		return fmt.Sprintf("%s (%d bytes)", short, len(s))
+	}
+	return s
 }
 
 func firstChars(s string, n int) string {

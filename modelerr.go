@@ -79,6 +79,9 @@ func hideQuery(s string) string {
 
 // words makes a text of the server fit to be shown: one line without secrets.
 func (m *chatModel) words(s string) string {
+	if m.s.Redact != nil { // before anything else is taken out
+		s = m.s.Redact(s)
+	}
 	secrets := []string{m.s.APIKey, url.QueryEscape(m.s.APIKey)}
 	for _, v := range m.s.Headers {
 		secrets = append(secrets, v)
@@ -88,11 +91,7 @@ func (m *chatModel) words(s string) string {
 			s = strings.ReplaceAll(s, v, "[key]")
 		}
 	}
-	s = bearer().ReplaceAllString(hideQuery(s), "$1[key]")
-	if m.s.Redact != nil {
-		s = m.s.Redact(s)
-	}
-	return boundedLine(s, 300)
+	return boundedLine(bearer().ReplaceAllString(hideQuery(s), "$1[key]"), 300)
 }
 
 // rootCause returns the text of an error without the address that net/http puts before it.

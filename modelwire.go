@@ -216,7 +216,7 @@ func (n toolNames) resolve(whole string) (string, error) {
 		return whole, errors.New("no tools were offered with this request, so none can be called: answer in words")
 	}
 	list := slices.Sorted(maps.Values(n.wire))
-	return whole, fmt.Errorf("there is no tool %q: the tools are %s", boundedLine(whole, 64), strings.Join(list, ", "))
+	return whole, fmt.Errorf("there is no tool %q: the tools are %s", whole, strings.Join(list, ", "))
 }
 
 // plainSchema reduces a JSON Schema to the keywords that every server takes.

@@ -305,6 +305,29 @@ func TestNetGateFailsClosed(t *testing.T) {
 			t.Errorf("%v, %+v", r.errs, res)
 		}
 	})
+	t.Run("granted no longer", func(t *testing.T) {
+		r := newNetRig(t, sentinelConfig{}, tunnelTo("x.test"))
+		g := Grant{Key: "net:x.test", Scope: tools.Task, Who: "owner", Workspace: r.gate.host.Workspace}
+		if err := r.gate.approvals.Grant(context.Background(), Record{}, r.turn.ID, []Grant{g}); err != nil {
+			t.Fatal(err)
+		}
+		exec, mode := r.gate.host.Exec, r.gate.mode
+		r.gate.host.Exec = func(ctx context.Context, cmd tools.Command) tools.ExecResult {
+			r.gate.mode = func() string { // is asked for after the grants
+				if n, err := r.gate.approvals.Revoke(ctx, "net:x.test"); n != 1 || err != nil {
+					t.Errorf("revoked %d, %v", n, err)
+				}
+				r.gate.mode = mode
+				return mode()
+			}
+			return exec(ctx, cmd)
+		}
+		r.shell("pip install x")
+		recs := r.records("egress")
+		if len(r.errs) != 1 || r.errs[0] == nil || len(recs) != 1 || recs[0]["verdict"] != "deny" || recs[0]["by"] != "guard" {
+			t.Errorf("%v, records %v", r.errs, recs)
+		}
+	})
 	t.Run("a panic", func(t *testing.T) {
 		r := newNetRig(t, sentinelConfig{}, tunnelTo("x.test"))
 		ask := r.turn.Caller.Ask
@@ -322,8 +345,8 @@ func TestNetGateFailsClosed(t *testing.T) {
 			return tools.ExecResult{Started: true}
 		}
 		r.shell("pip install x")
-		if len(r.errs) != 1 || r.errs[0] == nil {
-			t.Errorf("%v", r.errs)
+		if recs := r.records("egress"); len(r.errs) != 1 || r.errs[0] == nil || len(recs) != 1 || recs[0]["verdict"] != "deny" {
+			t.Errorf("%v, records %v", r.errs, recs)
 		}
 	})
 	t.Run("stopped while it is asked", func(t *testing.T) {

@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
-	"slices"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,23 +48,21 @@ type netProxy struct {
 
 	ctx     context.Context // of the call
 	end     context.CancelFunc
-	running sync.WaitGroup
+	running sync.WaitGroup // all that is done for the call
 	server  *http.Server
 	forward *httputil.ReverseProxy
 
-	mu       sync.Mutex
-	verdicts map[netKey]*netVerdict
-	used     map[netKey]*netUse
-	lookups  map[string]int // bytes, by host
+	mu    sync.Mutex
+	hosts map[string]*netHost
+	used  []*netUse
 }
 
-type netKey struct {
-	host, what string // what is a method, a refusal, or whether it sends
-}
-
-type netVerdict struct {
-	done chan struct{}
-	err  error
+// A netHost is what was decided about one host.
+type netHost struct {
+	mu          sync.Mutex // held while it is decided
+	look, sends bool       // what was asked
+	err         error      // the last answer; a refusal stays
+	lookups     int        // bytes
 }
 
 type netUse struct {
@@ -73,22 +70,23 @@ type netUse struct {
 	out, in atomic.Int64
 }
 
+type destKey struct{} // of the Dest in a request's context
+
 // newNetProxy makes the proxy of one call. connect may be nil: then nothing is
 // allowed. The caller ends it with close.
 func newNetProxy(ctx context.Context, connect func(context.Context, tools.Dest) error,
 	dial func(ctx context.Context, network, addr string) (net.Conn, error), hold func() func()) *netProxy {
-	p := &netProxy{connect: connect, dial: dial, hold: hold, verdicts: map[netKey]*netVerdict{}, used: map[netKey]*netUse{}, lookups: map[string]int{}}
+	p := &netProxy{connect: connect, dial: dial, hold: hold, hosts: map[string]*netHost{}}
 	p.ctx, p.end = context.WithCancel(ctx)
 	quiet := log.New(io.Discard, "", 0)
 	p.server = &http.Server{Handler: p, MaxHeaderBytes: netHeaders, ReadHeaderTimeout: netHeaderTime, IdleTimeout: time.Minute,
 		DisableGeneralOptionsHandler: true, ErrorLog: quiet, BaseContext: func(net.Listener) context.Context { return p.ctx }}
-	p.forward = &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: quiet,
+	p.forward = &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: quiet, ErrorHandler: p.failed,
 		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.RawQuery = r.In.URL.RawQuery }, // as it was decided on
-		Transport: &http.Transport{DisableCompression: true, MaxResponseHeaderBytes: 256 << 10, MaxIdleConns: 32,
-			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				return p.dialUse(ctx, addr, ctx.Value(netUseKey{}).(tools.Dest))
+		Transport: &http.Transport{DisableCompression: true, MaxResponseHeaderBytes: 256 << 10, MaxIdleConnsPerHost: -1, // none stays open
+			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+				return p.dialUse(addr, ctx.Value(destKey{}).(tools.Dest))
 			}},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { p.failed(w, r, err) },
 		ModifyResponse: func(res *http.Response) error {
 			if res.StatusCode == http.StatusSwitchingProtocols {
 				return errors.New("the server changed the protocol")
@@ -98,22 +96,31 @@ func newNetProxy(ctx context.Context, connect func(context.Context, tools.Dest) 
 	return p
 }
 
-type netUseKey struct{}
-
 // serve answers on the listeners of a box until close: that of the proxy, then
 // those that stand for ports of this machine.
 func (p *netProxy) serve(listeners []net.Listener, ports []int) {
 	for i, l := range listeners {
 		l = netutil.LimitListener(l, netConns)
-		if i > 0 {
-			p.relay(l, uint16(ports[i]))
-			continue
-		}
+		context.AfterFunc(p.ctx, func() { l.Close() })
 		p.running.Go(func() {
-			p.server.Serve(l)
-			l.Close()
+			if i == 0 {
+				p.server.Serve(l)
+			} else {
+				p.relay(l, uint16(ports[i]))
+			}
 		})
 	}
+}
+
+// enter admits a part of the work, for which close then waits; the caller ends it.
+func (p *netProxy) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return false
+	}
+	p.running.Add(1)
+	return true
 }
 
 // close ends all connections, and the questions that are open, and returns where
@@ -122,16 +129,12 @@ func (p *netProxy) close() (uses []tools.NetUse) {
 	if p == nil {
 		return nil
 	}
-	p.mu.Lock() // nothing is decided on after this
+	p.mu.Lock()
 	p.end()
 	p.mu.Unlock()
 	p.server.Close()
-	p.running.Wait()
-	p.forward.Transport.(*http.Transport).CloseIdleConnections()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, key := range slices.SortedFunc(maps.Keys(p.used), func(a, b netKey) int { return strings.Compare(a.host+a.what, b.host+b.what) }) {
-		u := p.used[key]
+	p.running.Wait() // then nobody adds to the account
+	for _, u := range p.used {
 		u.Out, u.In = u.out.Load(), u.in.Load()
 		uses = append(uses, u.NetUse)
 	}
@@ -151,70 +154,59 @@ func (p *netProxy) environ() (env []string) {
 }
 
 // decide returns why a destination is refused, nil if it is not. It asks once
-// for each host, and once more if the box then wants to send to it. One that was
-// refused stays so. A client that does not wait gets the answer next time.
-func (p *netProxy) decide(ctx context.Context, d tools.Dest) error {
-	key := func(sends bool) netKey { return netKey{d.Host, fmt.Sprint(sends)} }
+// for each host, and once more if the box then wants to send to it. All that want
+// to go there wait, and what a client did not wait for is its answer next time.
+func (p *netProxy) decide(d tools.Dest) error {
 	p.mu.Lock()
-	if !d.Sends && p.verdicts[key(false)] != nil { // so bounded are the hosts in it
-		p.lookups[d.Host] += d.Bytes
-		d.Sends = p.lookups[d.Host] > maxLookups
-	}
-	v, other := p.verdicts[key(d.Sends)], p.verdicts[key(!d.Sends)]
-	if other != nil {
-		select {
-		case <-other.done:
-			if other.err != nil || !d.Sends {
-				v = other
-			}
-		default:
-			if !d.Sends {
-				v = other
-			}
-		}
-	}
-	if v == nil {
-		if len(p.verdicts) >= netHosts || p.ctx.Err() != nil {
-			p.mu.Unlock()
-			return errors.New("this call has asked for too many hosts, or has ended")
-		}
-		v = &netVerdict{done: make(chan struct{}), err: errors.New("it could not be decided")}
-		p.verdicts[key(d.Sends)] = v
-		p.running.Go(func() {
-			defer close(v.done)
-			if p.connect != nil {
-				defer p.hold()()
-				v.err = p.connect(p.ctx, d)
-			}
-		})
+	h := p.hosts[d.Host]
+	if h == nil && len(p.hosts) < netHosts {
+		h = &netHost{}
+		p.hosts[d.Host] = h
 	}
 	p.mu.Unlock()
-	select {
-	case <-v.done:
-		return v.err
-	case <-ctx.Done():
-		return ctx.Err()
+	if h == nil || p.connect == nil {
+		return errors.New("this call has asked for too many hosts, or may reach none")
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.look && !d.Sends {
+		h.lookups += d.Bytes
+		d.Sends = h.lookups > maxLookups
+	}
+	if h.err != nil || h.sends || h.look && !d.Sends {
+		return h.err
+	}
+	defer p.hold()()
+	h.err = p.connect(p.ctx, d)
+	h.look, h.sends = true, d.Sends
+	return h.err
 }
 
 // use is the account of one destination; of one that is refused whoever asks, why.
+// Only of those are some left out if there are too many.
 func (p *netProxy) use(d tools.Dest, refused string) *netUse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := netKey{d.Host, d.Method + refused}
-	u := p.used[key]
-	if u == nil {
-		u = &netUse{NetUse: tools.NetUse{Dest: d, Refused: refused}}
-		if len(p.used) < 2*netHosts {
-			p.used[key] = u
+	for _, u := range p.used {
+		if u.Host == d.Host && u.Port == d.Port && u.Refused == refused {
+			return u
 		}
+	}
+	u := &netUse{NetUse: tools.NetUse{Dest: d, Refused: refused}}
+	if refused == "" || len(p.used) < netHosts {
+		p.used = append(p.used, u)
 	}
 	return u
 }
 
-// dialUse connects to what was decided on, and counts.
-func (p *netProxy) dialUse(ctx context.Context, addr string, d tools.Dest) (*countedConn, error) {
-	conn, err := p.dial(ctx, "tcp", addr)
+// dialUse connects to what was decided on, and counts. The transport does not wait
+// for it; close does.
+func (p *netProxy) dialUse(addr string, d tools.Dest) (*countedConn, error) {
+	if !p.enter() {
+		return nil, p.ctx.Err()
+	}
+	defer p.running.Done()
+	conn, err := p.dial(p.ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +246,7 @@ func (p *netProxy) refuse(w http.ResponseWriter, status int, why string) {
 
 // failed answers where the server could not be reached, or may not be.
 func (p *netProxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	d, _ := r.Context().Value(netUseKey{}).(tools.Dest)
+	d := r.Context().Value(destKey{}).(tools.Dest)
 	if why := tools.Refused(err); why != "" {
 		p.use(d, why)
 		p.refuse(w, http.StatusForbidden, d.Host+": "+why)
@@ -269,21 +261,18 @@ func (p *netProxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // dest reads where a request goes. It is an error if that can be read in two ways.
 func dest(r *http.Request) (u tools.URL, d tools.Dest, err error) {
-	target, scheme := r.RequestURI, "http"
-	if r.Method == http.MethodConnect {
-		target, scheme = "https://"+target, "https"
-		if strings.ContainsAny(r.RequestURI, "/?#") {
-			return u, d, errors.New("CONNECT takes HOST:PORT")
-		}
+	target, tunnel := r.RequestURI, r.Method == http.MethodConnect
+	if tunnel {
+		target = "https://" + target
 	}
 	if u, err = tools.ParseURL(target); err != nil {
 		return u, d, err
 	}
-	d = tools.Dest{Host: u.NetKey(), Port: u.Port, Method: r.Method, Sends: true}
-	if u.Scheme != scheme || r.Method == http.MethodConnect && !strings.HasSuffix(target, fmt.Sprint(":", u.Port)) {
+	if tunnel && (strings.ContainsAny(r.RequestURI, "/?#") || !strings.HasSuffix(target, fmt.Sprint(":", u.Port))) || !tunnel && u.Scheme != "http" {
 		return u, d, errors.New("a request is for http://HOST/, or CONNECT HOST:PORT for https")
 	}
-	if scheme == "http" {
+	d = tools.Dest{Host: u.NetKey(), Port: u.Port, Method: r.Method, Sends: true}
+	if !tunnel {
 		d.URL, d.Bytes = u.String(), len(u.String())
 		for name, values := range r.Header {
 			for _, v := range values {
@@ -297,6 +286,10 @@ func dest(r *http.Request) (u tools.URL, d tools.Dest, err error) {
 
 // ServeHTTP carries one request or one tunnel.
 func (p *netProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.enter() {
+		return
+	}
+	defer p.running.Done()
 	u, d, err := dest(r)
 	if err != nil {
 		p.refuse(w, http.StatusBadRequest, err.Error())
@@ -308,24 +301,24 @@ func (p *netProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if why != "" {
 		p.use(d, why)
+	} else if err := p.decide(d); err != nil {
+		why = err.Error()
+	}
+	if why != "" {
 		p.refuse(w, http.StatusForbidden, d.Host+": "+why)
 		return
 	}
-	if err := p.decide(r.Context(), d); err != nil {
-		p.refuse(w, http.StatusForbidden, d.Host+": "+err.Error())
-		return
-	}
-	r = r.WithContext(context.WithValue(r.Context(), netUseKey{}, d))
+	r = r.WithContext(context.WithValue(r.Context(), destKey{}, d))
 	if r.Method == http.MethodConnect {
 		p.tunnel(w, r, u, d)
 		return
 	}
-	out, err := http.NewRequest(r.Method, u.String(), nil)
-	if err != nil || out.URL.String() != u.String() || out.URL.Host != u.HostKey() {
+	out, err := url.Parse(u.String())
+	if err != nil || out.String() != u.String() || out.Host != u.HostKey() {
 		p.refuse(w, http.StatusBadRequest, "the URL is read in two ways")
 		return
 	}
-	r.URL, r.Host, r.RequestURI = out.URL, "", ""
+	r.URL, r.Host, r.RequestURI = out, "", ""
 	for _, name := range []string{"Upgrade", "Expect", "Proxy-Authorization"} {
 		r.Header.Del(name)
 	}
@@ -335,8 +328,7 @@ func (p *netProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // tunnel connects a CONNECT request with its host, once the client has said in
 // TLS that this is whom it means.
 func (p *netProxy) tunnel(w http.ResponseWriter, r *http.Request, u tools.URL, d tools.Dest) {
-	host := net.JoinHostPort(u.Host, fmt.Sprint(u.Port))
-	server, err := p.dialUse(r.Context(), host, d)
+	server, err := p.dialUse(net.JoinHostPort(u.Host, fmt.Sprint(u.Port)), d)
 	if err != nil {
 		p.failed(w, r, err)
 		return
@@ -349,9 +341,7 @@ func (p *netProxy) tunnel(w http.ResponseWriter, r *http.Request, u tools.URL, d
 	defer client.Close()
 	defer context.AfterFunc(p.ctx, func() { client.Close(); server.Close() })()
 	client.SetDeadline(time.Now().Add(netHeaderTime))
-	if _, err := io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
-		return
-	}
+	io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n")
 	hello, name, err := readHello(client, buf.Reader)
 	if err == nil {
 		err = sameHost(name, u.Host)
@@ -421,31 +411,25 @@ func sameHost(name, host string) error {
 // relay carries connections to a port of this machine's loopback, which the
 // owner let boxes reach.
 func (p *netProxy) relay(l net.Listener, port uint16) {
-	stop := context.AfterFunc(p.ctx, func() { l.Close() })
 	d := tools.Dest{Host: tools.LocalHost(port), Port: port, Method: "TCP", Sends: true}
-	carry := func(client net.Conn) {
-		defer client.Close()
-		defer context.AfterFunc(p.ctx, func() { client.Close() })()
-		if p.decide(p.ctx, d) != nil {
-			return
-		}
-		var direct net.Dialer
-		server, err := direct.DialContext(p.ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	for {
+		client, err := l.Accept()
 		if err != nil {
 			return
 		}
-		defer context.AfterFunc(p.ctx, func() { server.Close() })()
-		join(client, client, &countedConn{server, p.use(d, "")})
-	}
-	p.running.Go(func() {
-		defer l.Close()
-		defer stop()
-		for {
-			client, err := l.Accept()
+		p.running.Go(func() {
+			defer client.Close()
+			if p.decide(d) != nil {
+				return
+			}
+			var direct net.Dialer
+			server, err := direct.DialContext(p.ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 			if err != nil {
 				return
 			}
-			p.running.Go(func() { carry(client) })
-		}
-	})
+			defer server.Close()
+			defer context.AfterFunc(p.ctx, func() { client.Close(); server.Close() })()
+			join(client, client, &countedConn{server, p.use(d, "")})
+		})
+	}
 }

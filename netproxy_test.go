@@ -518,7 +518,8 @@ func TestNetProxyClientThatSaidAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.p.relay(relayed, uint16(server.Addr().(*net.TCPAddr).Port))
+	defer relayed.Close()
+	go r.p.relay(relayed, uint16(server.Addr().(*net.TCPAddr).Port))
 	conn, err = net.Dial("tcp", relayed.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -554,6 +555,57 @@ func TestNetProxyBounds(t *testing.T) {
 	}
 	if n := r.asked.Load(); n != netHosts {
 		t.Errorf("%d decisions, want %d", n, netHosts)
+	}
+}
+
+// However much is refused, what was reached is accounted for.
+func TestNetProxyAccountIsWhole(t *testing.T) {
+	r := newProxyRig(t, all)
+	for i := range 3 * netHosts {
+		rec := httptest.NewRecorder()
+		r.p.ServeHTTP(rec, httptest.NewRequest("GET", fmt.Sprintf("http://10.0.%d.%d/", i/250, i%250), nil))
+		if rec.Code != 403 {
+			t.Fatalf("%d: %d", i, rec.Code)
+		}
+	}
+	for i := range 3 * netHosts {
+		rec := httptest.NewRecorder()
+		r.p.ServeHTTP(rec, httptest.NewRequest(fmt.Sprintf("M%d", i), "http://a.test/", nil))
+	}
+	r.send("GET http://b.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+	reached, refused := []string{}, 0
+	for _, u := range r.end() {
+		if u.Refused != "" {
+			refused++
+		} else if reached = append(reached, u.Host); u.In == 0 || u.Out == 0 {
+			t.Errorf("use %+v", u)
+		}
+	}
+	if !slices.Equal(reached, []string{"a.test", "b.test"}) || refused != netHosts {
+		t.Errorf("reached %q, refused %d", reached, refused)
+	}
+}
+
+// The end of a call waits for what still goes on in it, so that its account is
+// whole and no record comes after that of its result.
+func TestNetProxyEndWaits(t *testing.T) {
+	r := newProxyRig(t, all)
+	began, ended := make(chan bool), atomic.Bool{}
+	r.p.dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		close(began)
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond)
+		ended.Store(true)
+		return nil, errors.New("too late")
+	}
+	go r.send("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n")
+	<-began
+	if uses := r.end(); !ended.Load() || len(uses) != 1 || uses[0].Failed != "too late" {
+		t.Errorf("ended: %v, uses %+v", ended.Load(), uses)
+	}
+	rec := httptest.NewRecorder()
+	if r.p.ServeHTTP(rec, httptest.NewRequest("GET", "http://a.test/", nil)); rec.Body.Len() > 0 || r.asked.Load() != 1 {
+		t.Errorf("after the end: %s, asked %d times", rec.Body, r.asked.Load())
 	}
 }
 

@@ -3,10 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
-	"sync"
+
+	"picket/tools"
 )
 
 // within reports whether path is dir or lies in it, by whole components. Both
@@ -71,8 +71,4 @@ func resolveExisting(path string) string {
 	return at
 }
 
-// lazyRegexp compiles an expression when it is first used: most runs use few of
-// them, and compiling all would be most of the time that picket takes to start.
-func lazyRegexp(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
-}
+var lazyRegexp = tools.LazyRegexp

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -57,11 +57,11 @@ func newRedactor(list []secretValue) *redactor {
 // Update replaces the whole set of secrets.
 func (r *redactor) Update(list []secretValue) { r.set.Store(newRedactSet(list)) }
 
-var noSecrets = newRedactSet(nil)
+var noSecrets = sync.OnceValue(func() *redactSet { return newRedactSet(nil) })
 
 func (r *redactor) current() *redactSet {
 	if r == nil {
-		return noSecrets
+		return noSecrets()
 	}
 	if r.fresh != nil {
 		r.fresh()
@@ -70,7 +70,19 @@ func (r *redactor) current() *redactSet {
 }
 
 // String returns s without secrets.
-func (r *redactor) String(s string) string { return string(r.Bytes([]byte(s))) }
+func (r *redactor) String(s string) string {
+	if s == "" {
+		return s
+	}
+	return string(r.Bytes([]byte(s)))
+}
+
+// Holds reports whether a text holds a secret that is not too short to be sure.
+func (r *redactor) Holds(s string) bool {
+	set := r.current()
+	found, _ := set.find([]byte(s), 0, nil, true)
+	return slices.ContainsFunc(found, func(m match) bool { return m.length >= minSecret && s[m.start:m.end] != set.marks[m.secret] })
+}
 
 // Bytes returns text without secrets; text itself if there are none.
 func (r *redactor) Bytes(text []byte) []byte { return r.Stream().feed(text, true) }
@@ -169,8 +181,8 @@ func addMatch(list []match, m match) []match {
 
 // The shape of the keys that picket gives out, and of what could become one.
 var (
-	apiKey     = regexp.MustCompile(`picket_[0-9A-Za-z]{32,64}`)
-	apiKeyPart = regexp.MustCompile(`p(i(c(k(e(t(_[0-9A-Za-z]{0,63})?)?)?)?)?)?$`)
+	apiKey     = lazyRegexp(`picket_[0-9A-Za-z]{32,64}`)
+	apiKeyPart = lazyRegexp(`p(i(c(k(e(t(_[0-9A-Za-z]{0,63})?)?)?)?)?)?$`)
 )
 
 // find returns the matches in text, disjoint and in order, and the offset up to
@@ -186,11 +198,11 @@ func (set *redactSet) find(text []byte, prev byte, open []match, final bool) (fo
 	for _, m := range broken {
 		all = append(all, match{where[m.start], where[m.end-1] + 1, m.secret, m.length})
 	}
-	for _, m := range apiKey.FindAllIndex(text, -1) {
+	for _, m := range apiKey().FindAllIndex(text, -1) {
 		all = append(all, match{m[0], m[1], 0, m[1] - m[0]})
 	}
 	if tail := max(0, len(text)-70); !final {
-		if m := apiKeyPart.FindIndex(text[tail:]); m != nil {
+		if m := apiKeyPart().FindIndex(text[tail:]); m != nil {
 			safe = min(safe, tail+m[0])
 		}
 	} else {

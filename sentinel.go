@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -27,8 +26,10 @@ type Sentinel struct {
 	approvals *Approvals
 	log       *Log
 	resolver  *resolver
-	ready     func() error  // nil unless secrets may be unknown to redact
-	timeout   time.Duration // of a question
+	ready     func() error // nil unless secrets may be unknown to redact
+	lookup    func(name string) (vaultEntry, bool, error)
+	holds     func(text string) bool // whether a text holds the value of a secret
+	timeout   time.Duration          // of a question
 	notify    func(ctx context.Context, line string)
 	host      tools.Host // what every call is lent; the gate adds the rest
 	keep      func(call, path string, prev, next []byte, set ...chatLabel) error
@@ -64,6 +65,7 @@ type callState struct {
 	j       tools.Judgement
 	reads   []chatLabel // of the files that it reads
 	d       Decision
+	secrets []string // "NAME → where it goes"
 	by      string
 	started time.Time
 	before  Labels // with which it was decided on
@@ -74,9 +76,6 @@ type callState struct {
 	decided bool // the decision record is written, or could not be
 	running bool // and the tool was started
 }
-
-// placeholder finds what stands for a secret.
-var placeholder = regexp.MustCompile(`\{\{\s*vault:`)
 
 // Do carries one call from the model to its result. It never returns an error:
 // a refusal and a failure are results too, recorded first. Every call leaves
@@ -129,12 +128,12 @@ func (s *Sentinel) prepare(c *callState) (why, step string) {
 	if err != nil {
 		return err.Error(), stepArguments
 	}
-	if placeholder.Match(raw) || placeholder.MatchString(fmt.Sprint(args.Values)) {
-		return "it names a secret, and no secret of that name is known", stepGuard
-	}
 	c.args = args
 	if c.plan, err = tool.Assess(args); err != nil {
 		return err.Error(), stepArguments
+	}
+	if why, step := s.checkSecrets(c); why != "" {
+		return why, step
 	}
 	return s.judge(c)
 }
@@ -154,6 +153,7 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 		}
 	}
 	c.j = c.tool.Judge(c.args, c.plan, facts)
+	c.j.Summary = shortSummary(s.redact(c.j.Summary))
 	if c.j.Refuse != "" {
 		return c.j.Refuse, stepGuard
 	}
@@ -161,7 +161,7 @@ func (s *Sentinel) judge(c *callState) (why, step string) {
 	if c.reads, err = s.fileLabels(c); err != nil {
 		return "the labels of files cannot be known: " + err.Error(), stepGuard
 	}
-	return "", ""
+	return s.judgeSecrets(c)
 }
 
 // decide asks the policy, and the owner if it says so. done means that the call
@@ -248,7 +248,7 @@ func (s *Sentinel) question(ctx context.Context, c *callState, in Input) (Answer
 		return Answer{}, errors.New("it needs an answer, and there is no terminal to ask on (--wait lets it wait for \"picket approvals\")")
 	}
 	card := makeCard(cardInput{Input: &in, Decision: c.d, Words: c.t.Text, Source: from.source(), Chat: c.t.Chat.Name,
-		Labels: labelLines(append(slices.Clip(c.t.Chat.Sources), c.reads...)), Change: s.change(c), Redact: s.redact})
+		Labels: labelLines(append(slices.Clip(c.t.Chat.Sources), c.reads...)), Secrets: c.secrets, Change: s.change(c), Redact: s.redact})
 	c.asked++
 	id := c.id
 	if c.asked > 1 { // what is asked is not what was asked before
@@ -378,7 +378,6 @@ func (c *callState) labels() []chatLabel {
 
 // label puts labels on the chat of a turn and records those that are new.
 func (s *Sentinel) label(ctx context.Context, t *Turn, add ...chatLabel) error {
-	add = slices.Clone(add)
 	for i := range add {
 		add[i].Source = s.redact(add[i].Source)
 	}
@@ -404,8 +403,13 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 			out = tools.Output{Err: "the tool failed with an internal error"}
 		}
 	}()
+	args, vars, err := s.reveal(c)
+	if err != nil {
+		return tools.Output{Err: err.Error()}
+	}
 	c.started, c.running = s.now(), true
 	host, ask := s.host, c.t.Caller.AskText
+	host.Redact = s.redact
 	host.Keep = func(path string, prev, next []byte) error {
 		set, err := s.labels.of(path, c.id)
 		if err != nil {
@@ -425,7 +429,7 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 		in := s.input(c, nil)
 		host.Protected = func(path string) bool { return s.host.Protected(path) || s.policy.deniesFile(&in, path) }
 	}
-	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: c.args, Plan: c.plan, Judgement: c.j, Host: &host})
+	return c.tool.Execute(ctx, &tools.Call{ID: c.id, Args: args, Plan: c.plan, Judgement: c.j, Secrets: vars, Host: &host})
 }
 
 // hop decides about a redirect of an approved fetch as about a fresh call, and
@@ -444,6 +448,9 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 		if slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts) {
 			verdict, by = Allow, c.by // what was approved is this host
 			return nil
+		}
+		if s.holds != nil && s.holds(url) {
+			return fmt.Errorf("it redirects to %s, with a secret in the address", host)
 		}
 		// An answer about one address is not one about another. A redirect is
 		// the server's word, not the model's, so it is not made up.

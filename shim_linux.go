@@ -37,22 +37,23 @@ func shim() {
 		return
 	}
 	err := passListeners(fd, ports)
+	program := ""
 	if err == nil {
-		var program string
-		if program, err = exec.LookPath(os.Args[2]); err == nil {
-			err = syscall.Exec(program, os.Args[2:], os.Environ())
-		}
+		program, err = exec.LookPath(os.Args[2])
+	}
+	if err == nil {
+		err = syscall.Exec(program, os.Args[2:], os.Environ())
 	}
 	fmt.Fprintf(os.Stderr, "picket: the command could not be started: %v\n", err)
 	os.Exit(127)
 }
 
 func shimArg(fd int, ports []int) string {
-	words := []string{strconv.Itoa(fd)}
+	arg := shimWord + strconv.Itoa(fd)
 	for _, p := range ports {
-		words = append(words, strconv.Itoa(p))
+		arg += "," + strconv.Itoa(p)
 	}
-	return shimWord + strings.Join(words, ",")
+	return arg
 }
 
 func parseShim(arg string) (fd int, ports []int, ok bool) {
@@ -81,62 +82,55 @@ func passListeners(fd int, ports []int) error {
 		}
 		fds = append(fds, l)
 	}
-	err := syscall.Sendmsg(fd, []byte{1}, syscall.UnixRights(fds...), nil, 0)
-	if err == nil {
-		var n int
-		if n, err = syscall.Read(fd, make([]byte, 1)); err == nil && n != 1 {
-			err = errors.New("picket did not take the listeners")
-		}
+	if err := syscall.Sendmsg(fd, []byte{1}, syscall.UnixRights(fds...), nil, 0); err != nil {
+		return err
+	}
+	n, err := syscall.Read(fd, make([]byte, 1))
+	if err == nil && n != 1 {
+		err = errors.New("picket did not take the listeners")
 	}
 	return err
 }
 
 // openProxy makes the command of a call start by the shim, and returns the
-// proxy that answers it and the place of the shim. The descriptor goes to bubblewrap after the others.
-func (s *sandbox) openProxy(ctx *clock, h *holder, c *tools.Command) (*netProxy, mount, error) {
-	self, err := s.shimFile()
-	if err != nil {
-		return nil, mount{}, err
+// proxy that answers it and the place of the shim. The descriptor goes to
+// bubblewrap after the others.
+func (s *sandbox) openProxy(ctx *clock, h *holder, c *tools.Command) (p *netProxy, m mount, err error) {
+	m = mount{dst: boxShim, kind: mountRO}
+	if m.src, err = ownFile(); err != nil {
+		return nil, m, err
 	}
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, mount{}, err
+		return nil, m, err
 	}
 	ours := os.NewFile(uintptr(pair[0]), "listeners")
 	defer ours.Close()
-	fd := h.give(os.NewFile(uintptr(pair[1]), "listeners"))
+	fd, ports := h.give(os.NewFile(uintptr(pair[1]), "listeners")), s.netPorts()
 	conn, err := net.FileConn(ours)
 	if err != nil {
-		return nil, mount{}, err
+		return nil, m, err
 	}
-	c.Argv = slices.Concat([]string{boxShim, shimArg(fd, s.netPorts())}, c.Argv)
-	p := newNetProxy(ctx, c.Connect, s.dial, ctx.hold)
+	c.Argv = slices.Concat([]string{boxShim, shimArg(fd, ports)}, c.Argv)
+	p = newNetProxy(ctx, c.Connect, s.dial, ctx.hold)
+	context.AfterFunc(p.ctx, func() { conn.Close() })
 	p.running.Go(func() {
-		defer context.AfterFunc(p.ctx, func() { conn.Close() })()
-		listeners, err := takeListeners(conn.(*net.UnixConn), len(s.netPorts()))
-		conn.Close()
-		if err == nil {
-			p.serve(listeners, s.netPorts())
+		if listeners, err := takeListeners(conn.(*net.UnixConn), len(ports)); err == nil {
+			p.serve(listeners, ports)
 		}
+		conn.Close()
 	})
-	return p, mount{boxShim, self, mountRO}, nil
+	return p, m, nil
 }
 
-// shimFile is where picket's own binary lies, which can have been replaced or
-// removed since picket was started.
-func (s *sandbox) shimFile() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
+// ownFile is where picket's own binary lies, which can have been replaced or
+// removed since picket was started; proc_pid_exe(5).
+func ownFile() (string, error) {
+	path, err := os.Readlink("/proc/self/exe")
+	if path, gone := strings.CutSuffix(path, " (deleted)"); gone {
+		err = fmt.Errorf("picket's program file %q was replaced or removed: start picket again", path)
 	}
-	running, err := os.Stat("/proc/self/exe")
-	if err != nil {
-		return "", err
-	}
-	if now, err := os.Stat(path); err != nil || !os.SameFile(running, now) {
-		return "", fmt.Errorf("picket's program file %q was replaced or removed: start picket again", path)
-	}
-	return path, nil
+	return path, err
 }
 
 // takeListeners waits for the shim and lets it go on. What comes is taken for no
@@ -148,22 +142,20 @@ func takeListeners(conn *net.UnixConn, want int) (out []net.Listener, err error)
 		return nil, err
 	}
 	messages, err := syscall.ParseSocketControlMessage(oob[:n])
-	for i := range messages {
-		fds, _ := syscall.ParseUnixRights(&messages[i])
+	for _, m := range messages {
+		fds, _ := syscall.ParseUnixRights(&m)
 		for _, fd := range fds {
 			f := os.NewFile(uintptr(fd), "listener")
-			l, lerr := net.FileListener(f)
-			f.Close()
-			if err = errors.Join(err, lerr); lerr == nil {
+			if l, err := net.FileListener(f); err == nil {
 				out = append(out, l)
 			}
+			f.Close()
 		}
 	}
-	if err == nil && len(out) != want {
-		err = errors.New("the box passed out no listener")
-	}
-	if err == nil {
+	if err == nil && len(out) == want {
 		_, err = conn.Write([]byte{1})
+	} else {
+		err = errors.New("the box passed out no listener")
 	}
 	if err != nil {
 		for _, l := range out {

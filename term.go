@@ -241,7 +241,7 @@ func (t *terminal) Ask(ctx context.Context, card Card) (ans Answer, err error) {
 	if !t.CanAsk() {
 		return Answer{}, errNoTerminal
 	}
-	unlock, err := t.lockTTY(ctx)
+	unlock, err := lockTTY(ctx, t.opt.TryLock, func() { t.Activity("waiting: another picket is asking on this terminal") })
 	if err != nil {
 		return Answer{}, err
 	}
@@ -255,17 +255,15 @@ func (t *terminal) Ask(ctx context.Context, card Card) (ans Answer, err error) {
 	return ans, err
 }
 
-// lockTTY waits until no other picket process asks on this terminal.
-func (t *terminal) lockTTY(ctx context.Context) (unlock func(), err error) {
-	for told := false; ; {
-		unlock, ok, err := t.opt.TryLock(ttyName())
+// lockTTY waits until no other picket process asks on this terminal; busy is called
+// if there is one.
+func lockTTY(ctx context.Context, try func(name string) (func(), bool, error), busy func()) (unlock func(), err error) {
+	for ; ; busy = func() {} {
+		unlock, ok, err := try(ttyName())
 		if err != nil || ok {
 			return unlock, err
 		}
-		if !told {
-			t.Activity("waiting: another picket is asking on this terminal")
-			told = true
-		}
+		busy()
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

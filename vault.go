@@ -9,19 +9,20 @@ package main
 //	24 bytes: nonce
 //	XChaCha20-Poly1305 of the entries, with all before it as associated data
 //
-// The entries are JSON, with blanks after it up to a multiple of 4 KiB, so that
-// neither names nor their number show. Both keys come by HKDF-SHA256 (RFC 5869)
-// from a master key and the salt, which is new with each write, as the nonce is.
-// The master key is 32 random bytes (PICKET_VAULT_KEY or the key file), or
-// Argon2id (RFC 9106) of a passphrase and the salt.
+// The entries are JSON, padded with blanks so that neither names nor their number
+// show. Both keys come by HKDF-SHA256 (RFC 5869) from a master key and the salt,
+// which is new with each write. The master key is 32 random bytes, or Argon2id
+// (RFC 9106) of a passphrase.
 //
 // A change is recorded, then made under vault.lock by replacing the file, and then
 // audit.state learns its generation. So the file is never behind the state, unless
-// somebody put an older one back; readers, who take no lock, read the state first.
+// an older one was put back; readers, who take no lock, read the state first.
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
@@ -30,11 +31,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -55,23 +56,15 @@ const (
 	maxSecret    = 8 << 10 // bytes of a value; looking for one takes up to 3 KB for each
 )
 
-// A vaultError is what is wrong with the file as such.
-type vaultError string
-
-func (e vaultError) Error() string { return string(e) }
-
-const (
-	errVaultHead  = vaultError("the vault's header is damaged")
-	errVaultNewer = vaultError("the vault was written by a newer picket")
-	errVaultKey   = vaultError("the vault has another key or passphrase than this one")
-	errVaultBody  = vaultError("the vault's content is damaged")
-	errVaultOlder = vaultError("the vault is an older file that was put back")
-)
-
 var (
+	errVaultHead   = errors.New("the vault's header is damaged")
+	errVaultNewer  = errors.New("the vault was written by a newer picket")
+	errVaultKey    = errors.New("the vault has another key or passphrase than this one")
+	errVaultBody   = errors.New("the vault's content is damaged")
+	errVaultOlder  = errors.New("the vault is an older file that was put back")
 	errVaultLocked = errors.New("the vault needs its passphrase") // by Unlock
 	errSecretName  = errors.New("the name of a secret is 1 to 64 letters, digits, _, . or -")
-	secretName     = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+	secretName     = lazyRegexp(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
 // A vaultEntry is one secret. Without Hosts and Tools it is bound to nothing.
@@ -88,7 +81,7 @@ type vaultEntry struct {
 // check says what is wrong with an entry; the value is not in the error.
 func (e *vaultEntry) check() error {
 	switch {
-	case !secretName.MatchString(e.Name):
+	case !secretName().MatchString(e.Name):
 		return errSecretName
 	case strings.TrimSpace(e.Value) == "":
 		return errors.New("the value is empty")
@@ -116,53 +109,46 @@ var argonHeader = vaultHeader{KDF: "argon2id", Time: 3, Memory: 64 << 10, Thread
 // valid bounds what a header can make its reader spend before the key is known to
 // be right.
 func (h *vaultHeader) valid() bool {
-	if h.KDF == "key" {
-		return h.Time == 0 && h.Memory == 0 && h.Threads == 0 && len(h.Salt) == 16 && h.Generation > 0
+	if len(h.Salt) != 16 || h.Generation == 0 {
+		return false
 	}
-	return h.KDF == "argon2id" && h.Time >= 1 && h.Time <= 10 && h.Threads >= 1 && h.Threads <= 16 &&
-		h.Memory >= 8*uint32(h.Threads) && h.Memory <= 256<<10 && len(h.Salt) == 16 && h.Generation > 0
+	return h.KDF == "key" && h.Time == 0 && h.Memory == 0 && h.Threads == 0 ||
+		h.KDF == "argon2id" && h.Time >= 1 && h.Time <= 10 && h.Threads >= 1 && h.Threads <= 16 &&
+			h.Memory >= 8*uint32(h.Threads) && h.Memory <= 256<<10
 }
 
-// vaultKeys makes of a master key those of one file: for the HMAC and for what is
-// encrypted.
-func vaultKeys(master, salt []byte) (check, payload []byte) {
+// vaultKeys makes of a master key what checks one file and what encrypts it.
+func vaultKeys(master, salt []byte) (check hash.Hash, aead cipher.AEAD) {
 	k, err := hkdf.Key(sha256.New, master, salt, vaultMagic, 64)
-	if err != nil {
-		panic(err) // so short a key can always be made
+	if err == nil {
+		aead, err = chacha20poly1305.NewX(k[32:])
 	}
-	return k[:32], k[32:]
-}
-
-func vaultMAC(key, b []byte) []byte {
-	m := hmac.New(sha256.New, key)
-	m.Write(b)
-	return m.Sum(nil)
+	if err != nil {
+		panic(err) // both lengths are constant
+	}
+	return hmac.New(sha256.New, k[:32]), aead
 }
 
 // sealVault makes a file.
 func sealVault(h vaultHeader, master []byte, list []vaultEntry) ([]byte, error) {
 	line, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return nil, err
-	}
-	if text = append(text, bytes.Repeat([]byte(" "), vaultPad-len(text)%vaultPad)...); len(text) > maxVault-vaultPad {
+	text, err2 := json.Marshal(list)
+	text = append(text, bytes.Repeat([]byte(" "), vaultPad-len(text)%vaultPad)...)
+	switch {
+	case err != nil || err2 != nil:
+		return nil, errors.Join(err, err2)
+	case len(text) > maxVault-vaultPad:
 		return nil, fmt.Errorf("the vault is full: it holds at most %d bytes", maxVault-vaultPad)
 	}
+	check, aead := vaultKeys(master, h.Salt)
 	b := fmt.Appendf(nil, "%s\n%s\n", vaultMagic, line)
 	sum := sha256.Sum256(b)
 	b = append(b, sum[:]...)
-	check, payload := vaultKeys(master, h.Salt)
-	nonce := make([]byte, chacha20poly1305.NonceSizeX)
+	check.Write(b)
+	b = check.Sum(b)
+	nonce := make([]byte, aead.NonceSize())
 	rand.Read(nonce)
-	b = append(append(b, vaultMAC(check, b)...), nonce...)
-	aead, err := chacha20poly1305.NewX(payload)
-	if err != nil {
-		return nil, err
-	}
+	b = append(b, nonce...)
 	return aead.Seal(b, nonce, text, b), nil
 }
 
@@ -174,35 +160,29 @@ func unsealVault(b []byte, master func(vaultHeader) ([]byte, error)) (h vaultHea
 		return h, nil, errVaultHead
 	}
 	end := len(lines[0]) + len(lines[1]) + 2
-	check := end + sha256.Size
-	nonce := check + sha256.Size
+	checked := end + sha256.Size
+	nonce := checked + sha256.Size
 	body := nonce + chacha20poly1305.NonceSizeX
-	if sum := sha256.Sum256(b[:end]); len(b) < check || !bytes.Equal(sum[:], b[end:check]) {
+	json.Unmarshal(lines[1], &h) // what is no header has another form again
+	again, _ := json.Marshal(h)
+	switch sum := sha256.Sum256(b[:end]); {
+	case len(b) < checked || !bytes.Equal(sum[:], b[end:checked]):
 		return h, nil, errVaultHead
-	}
-	if string(lines[0]) != vaultMagic && bytes.HasPrefix(lines[0], []byte("picket-vault/")) {
+	case string(lines[0]) != vaultMagic && bytes.HasPrefix(lines[0], []byte("picket-vault/")):
 		return h, nil, errVaultNewer
-	}
-	if string(lines[0]) != vaultMagic || json.Unmarshal(lines[1], &h) != nil || !h.valid() {
+	case string(lines[0]) != vaultMagic || !bytes.Equal(again, lines[1]) || !h.valid():
 		return h, nil, errVaultHead
-	}
-	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, lines[1]) {
-		return h, nil, errVaultHead
-	}
-	if len(b) < body {
+	case len(b) < body:
 		return h, nil, errVaultBody
 	}
 	key, err := master(h)
 	if err != nil {
 		return h, nil, err
 	}
-	checkKey, payload := vaultKeys(key, h.Salt)
-	if !hmac.Equal(vaultMAC(checkKey, b[:check]), b[check:nonce]) {
+	check, aead := vaultKeys(key, h.Salt)
+	check.Write(b[:checked])
+	if !hmac.Equal(check.Sum(nil), b[checked:nonce]) {
 		return h, nil, errVaultKey
-	}
-	aead, err := chacha20poly1305.NewX(payload)
-	if err != nil {
-		return h, nil, err
 	}
 	text, err := aead.Open(nil, b[nonce:body], b[body:], b[:body])
 	if err != nil || json.Unmarshal(text, &list) != nil {
@@ -213,13 +193,11 @@ func unsealVault(b []byte, master func(vaultHeader) ([]byte, error)) (h vaultHea
 
 // vaultOptions say where the vault is and what may be done with it.
 type vaultOptions struct {
-	Data, Config string // folders
-	Key          string // as in PICKET_VAULT_KEY; "" is the key file
-	New          string // passphrase of a vault that is yet to be made; "" is a key
-	Log          *Log   // for changes; nil if there are to be none
-	Run          string // of the process, for the records
-	// Changed is called with Values whenever the file was read.
-	Changed func([]secretValue)
+	Data, Config string              // folders
+	Key          string              // as in PICKET_VAULT_KEY; "" is the key file
+	Log          *Log                // for changes; nil if there are to be none
+	Run          string              // of the process, for the records
+	Changed      func([]secretValue) // called with all that must not be shown, when the file was read
 }
 
 // A vault is the file and what was read of it. It may be used by several
@@ -229,11 +207,9 @@ type vault struct {
 
 	mu      sync.Mutex
 	opt     vaultOptions
-	lock    *fileLock
 	f       *os.File // the file that was read, kept open so that no other gets its id
 	id      fileID
-	looked  bool // that file needs no second look: what follows is what it holds
-	err     error
+	known   bool        // what follows is what it holds
 	header  vaultHeader // KDF is "" if there is no vault
 	entries []vaultEntry
 
@@ -257,11 +233,12 @@ func (v *vault) Refresh() error {
 	return v.refresh()
 }
 
-// Unlock opens a vault that has a passphrase.
+// Unlock opens a vault that has a passphrase. If there is no vault, the first write
+// makes one with it.
 func (v *vault) Unlock(phrase string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.phrase, v.salt, v.looked = phrase, nil, false
+	v.phrase, v.salt, v.known = phrase, nil, false
 	err := v.refresh()
 	if err != nil {
 		v.phrase = ""
@@ -269,59 +246,60 @@ func (v *vault) Unlock(phrase string) error {
 	return err
 }
 
+// refresh reads the file again if need be; its caller holds the mutex.
 func (v *vault) refresh() error {
 	id, _, err := statName(v.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if v.looked && id == v.id {
-		return v.err
+	if v.known && id == v.id {
+		return nil
 	}
 	v.f.Close()
-	v.f, v.id, v.header, v.entries = nil, fileID{}, vaultHeader{}, nil
-	v.err = v.read()
-	fault := vaultError("")
-	v.looked = v.err == nil || errors.As(v.err, &fault) // else it may go better next time
-	if v.err == nil && v.opt.Changed != nil {
-		v.opt.Changed(v.values())
+	v.f, v.id, v.known, v.header, v.entries = nil, fileID{}, false, vaultHeader{}, nil
+	if err := v.read(); err != nil {
+		return err
 	}
-	return v.err
+	v.known = true
+	list := []secretValue{{Value: v.phrase, Mark: "vault passphrase"}, {Value: string(v.master), Mark: "vault key"},
+		{Value: base64.StdEncoding.EncodeToString(v.master), Mark: "vault key"}}
+	for _, e := range v.entries {
+		list = append(list, secretValue{Name: e.Name, Value: e.Value})
+	}
+	if v.opt.Changed != nil {
+		v.opt.Changed(list)
+	}
+	return nil
 }
 
 func (v *vault) read() error {
 	st, err := stateOf(v.opt.Data)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		if err = checkOwn(v.path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 	}
-	if err := checkOwn(v.path); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(v.path, os.O_RDONLY|noFollow, 0)
 	if err != nil {
 		return err
 	}
-	if v.f = f; reopenLogs { // there, an open file cannot be replaced
-		defer f.Close()
-	}
-	if v.id, err = idOf(f); err != nil {
+	if v.f, err = os.OpenFile(v.path, os.O_RDONLY|noFollow, 0); err != nil {
 		return err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxVault+1))
+	b, err := io.ReadAll(io.LimitReader(v.f, maxVault)) // a longer one is damaged
+	if err == nil {
+		v.id, err = idOf(v.f)
+	}
+	if reopenLogs { // there, an open file cannot be replaced
+		v.f.Close()
+	}
 	if err != nil {
 		return err
 	}
 	h, list, err := unsealVault(b, v.masterKey)
-	switch v.header = h; {
-	case err != nil:
-	case len(b) > maxVault:
-		err = errVaultBody
-	case h.Generation < st.Vault:
-		err = errVaultOlder
-	default:
-		v.entries = list
+	if err == nil && h.Generation < st.Vault {
+		list, err = nil, errVaultOlder
 	}
+	v.header, v.entries = h, list
 	return err
 }
 
@@ -330,34 +308,31 @@ func (v *vault) read() error {
 func (v *vault) masterKey(h vaultHeader) (key []byte, err error) {
 	switch {
 	case h.KDF == "key":
-		key, err = v.readKey()
-		v.salt, v.master = nil, key
-		return key, err
+		v.master, err = v.readKey()
+		v.salt = nil
 	case v.phrase == "":
 		return nil, errVaultLocked
-	case v.salt == nil || !bytes.Equal(v.salt, h.Salt):
+	case !bytes.Equal(v.salt, h.Salt):
 		v.salt, v.master = h.Salt, argon2.IDKey([]byte(v.phrase), h.Salt, h.Time, h.Memory, h.Threads, 32)
 	}
-	return v.master, nil
+	return v.master, err
 }
+
+func (v *vault) keyFile() string { return filepath.Join(v.opt.Config, vaultKeyName) }
 
 // readKey returns the key of PICKET_VAULT_KEY or the key file.
 func (v *vault) readKey() ([]byte, error) {
-	text, where := v.opt.Key, "PICKET_VAULT_KEY"
-	path, ok := strings.CutPrefix(text, "file:")
-	if text == "" {
-		path, ok = v.keyFile(), true
-	}
-	if ok {
+	text, where := cmp.Or(v.opt.Key, "file:"+v.keyFile()), "PICKET_VAULT_KEY"
+	if path, ok := strings.CutPrefix(text, "file:"); ok {
 		err := checkOwn(path)
+		var b []byte
 		if err == nil {
-			var b []byte
 			b, err = readSmallFile(path)
-			text, where = strings.TrimSpace(string(b)), path
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the key of the vault: %w", err)
 		}
+		text, where = strings.TrimSpace(string(b)), path
 	}
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(key) != 32 {
@@ -366,55 +341,44 @@ func (v *vault) readKey() ([]byte, error) {
 	return key, nil
 }
 
-func (v *vault) keyFile() string { return filepath.Join(v.opt.Config, vaultKeyName) }
+// makeKey makes the key file, unless there is one: it may be of several vaults.
+func (v *vault) makeKey() error {
+	key := make([]byte, 32)
+	rand.Read(key)
+	path := v.keyFile() + "." + rand.Text()
+	text := base64.StdEncoding.EncodeToString(key) + "\n"
+	if err := errors.Join(ensureDir(v.opt.Config), writeNew(path, []byte(text))); err != nil {
+		return err
+	}
+	defer os.Remove(path)
+	if err := os.Link(path, v.keyFile()); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(v.opt.Config)
+}
 
-// Lookup returns the entry of a name as the file has it now.
-func (v *vault) Lookup(name string) (vaultEntry, bool, error) {
+// current returns the entries of the file as it is now, in the order of their
+// names. They are not to be changed.
+func (v *vault) current() ([]vaultEntry, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	err := v.refresh()
-	if i, ok := v.find(name); ok && err == nil {
-		return v.entries[i], true, nil
+	if err := v.refresh(); err != nil {
+		return nil, err
+	}
+	return v.entries, nil
+}
+
+func findEntry(list []vaultEntry, name string) int {
+	return slices.IndexFunc(list, func(e vaultEntry) bool { return e.Name == name })
+}
+
+// Lookup returns the entry of a name.
+func (v *vault) Lookup(name string) (vaultEntry, bool, error) {
+	list, err := v.current()
+	if i := findEntry(list, name); i >= 0 {
+		return list[i], true, nil
 	}
 	return vaultEntry{}, false, err
-}
-
-func (v *vault) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(v.entries, name, func(e vaultEntry, name string) int { return strings.Compare(e.Name, name) })
-}
-
-// List returns the entries in the order of their names, without the values.
-func (v *vault) List() ([]vaultEntry, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	err := v.refresh()
-	list := slices.Clone(v.entries)
-	for i := range list {
-		list[i].Value = ""
-	}
-	return list, err
-}
-
-// Values returns all that must not be shown: the secrets and what opens the vault.
-func (v *vault) Values() ([]secretValue, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	err := v.refresh()
-	return v.values(), err
-}
-
-func (v *vault) values() (list []secretValue) {
-	for _, e := range v.entries {
-		list = append(list, secretValue{Name: e.Name, Value: e.Value})
-	}
-	if v.phrase != "" {
-		list = append(list, secretValue{Value: v.phrase, Mark: "vault passphrase"})
-	}
-	if v.master != nil {
-		list = append(list, secretValue{Value: string(v.master), Mark: "vault key"},
-			secretValue{Value: base64.StdEncoding.EncodeToString(v.master), Mark: "vault key"})
-	}
-	return list
 }
 
 // Set adds an entry or replaces that of the same name. Of a replaced one Created
@@ -423,52 +387,55 @@ func (v *vault) Set(ctx context.Context, e vaultEntry) error {
 	if err := e.check(); err != nil {
 		return err
 	}
-	return v.change(ctx, "set", e.Name, func(list []vaultEntry, at int, found bool) ([]vaultEntry, error) {
-		e.Changed = time.Now().UTC().Truncate(time.Second)
-		if e.Created = e.Changed; !found {
-			return slices.Insert(list, at, e), nil
-		}
-		if e.Created = list[at].Created; len(e.Hosts)+len(e.Tools) == 0 {
-			e.Hosts, e.Tools = list[at].Hosts, list[at].Tools
-		}
-		list[at] = e
-		return list, nil
-	})
+	return v.change(ctx, "set", e)
 }
 
 // Delete removes an entry, which must be there.
 func (v *vault) Delete(ctx context.Context, name string) error {
-	return v.change(ctx, "delete", name, func(list []vaultEntry, at int, found bool) ([]vaultEntry, error) {
-		if !found {
-			return nil, fmt.Errorf("there is no secret %q in the vault", name)
+	return v.change(ctx, "delete", vaultEntry{Name: name})
+}
+
+// edited returns the entries with one change made in them.
+func (v *vault) edited(op string, e vaultEntry) ([]vaultEntry, error) {
+	list := slices.Clone(v.entries)
+	e.Changed = time.Now().UTC().Truncate(time.Second)
+	e.Created = e.Changed
+	if i := findEntry(list, e.Name); i >= 0 {
+		if e.Created = list[i].Created; len(e.Hosts)+len(e.Tools) == 0 {
+			e.Hosts, e.Tools = list[i].Hosts, list[i].Tools
 		}
-		return slices.Delete(list, at, at+1), nil
-	})
+		list = slices.Delete(list, i, i+1)
+	} else if op == "delete" {
+		return nil, fmt.Errorf("there is no secret %q in the vault", e.Name)
+	}
+	if op == "set" {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b vaultEntry) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
 }
 
 // change makes one change of the newest entries: it is recorded, the file is
 // replaced, and the state learns of it. After a crash in between the file is the
 // old or the new one; the number in the record tells which.
-func (v *vault) change(ctx context.Context, op, name string, edit func(list []vaultEntry, at int, found bool) ([]vaultEntry, error)) (err error) {
+func (v *vault) change(ctx context.Context, op string, e vaultEntry) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.opt.Log == nil {
 		return fmt.Errorf("%w: the vault was opened for reading", errAudit)
 	}
-	if v.lock == nil {
-		if v.lock, err = openLock(filepath.Join(v.opt.Data, "vault.lock")); err != nil {
-			return err
-		}
-	}
-	if err := v.lock.Lock(ctx); err != nil {
+	lock, err := openLock(filepath.Join(v.opt.Data, "vault.lock"))
+	if err != nil {
 		return err
 	}
-	defer v.lock.Unlock()
+	defer lock.Close() // which gives it back
+	if err := lock.Lock(ctx); err != nil {
+		return err
+	}
 	if err := v.refresh(); err != nil {
 		return err
 	}
-	at, found := v.find(name)
-	list, err := edit(slices.Clone(v.entries), at, found)
+	list, err := v.edited(op, e)
 	if err != nil {
 		return err
 	}
@@ -481,64 +448,44 @@ func (v *vault) change(ctx context.Context, op, name string, edit func(list []va
 		return err
 	}
 	b, err := sealVault(h, master, list)
-	if err != nil {
-		return err
+	if err == nil {
+		err = v.opt.Log.Append(ctx, true, Record{Run: v.opt.Run, Channel: channelCLI, Body: vaultRecord{op, e.Name, h.Generation}})
 	}
-	if err := v.opt.Log.Append(ctx, true, Record{Run: v.opt.Run, Channel: channelCLI, Body: vaultRecord{op, name, h.Generation}}); err != nil {
-		return err
+	if err == nil {
+		err = writeFileAtomic(v.path, b)
 	}
-	if err := writeFileAtomic(v.path, b); err != nil {
-		return err
+	if err == nil {
+		err = v.opt.Log.knowVault(context.WithoutCancel(ctx), h.Generation)
 	}
-	return errors.Join(v.opt.Log.knowVault(context.WithoutCancel(ctx), h.Generation), v.refresh())
+	return errors.Join(err, v.refresh())
 }
 
-// nextHeader returns the header for the next write. The first one of all makes the
-// key file, unless there is one or another key is given.
+// nextHeader returns the header for the next write. The first one of all says how
+// the vault is opened ever after.
 func (v *vault) nextHeader() (vaultHeader, error) {
-	st, err := stateOf(v.opt.Data) // which also knows of a vault that was removed
-	if err != nil {
-		return vaultHeader{}, err
-	}
 	h := v.header
-	switch _, err := os.Lstat(v.keyFile()); {
-	case h.KDF != "" && v.opt.New != "":
-		return h, errors.New("there is a vault already, and its key or passphrase stays")
-	case h.KDF != "":
-	case v.opt.New != "":
-		h, v.phrase, v.opt.New = argonHeader, v.opt.New, ""
-	default:
-		if h.KDF = "key"; v.opt.Key == "" && errors.Is(err, fs.ErrNotExist) {
-			key := make([]byte, 32)
-			rand.Read(key)
-			text := base64.StdEncoding.EncodeToString(key) + "\n"
-			if err := errors.Join(ensureDir(v.opt.Config), writeFileAtomic(v.keyFile(), []byte(text))); err != nil {
-				return h, err
-			}
+	st, err := stateOf(v.opt.Data) // which also knows of a vault that was removed
+	switch {
+	case err != nil:
+	case h.KDF == "key" && v.phrase != "":
+		err = errors.New("there is a vault already, which a key opens")
+	case h.KDF == "" && v.phrase != "":
+		h = argonHeader
+	case h.KDF == "":
+		if h.KDF = "key"; v.opt.Key == "" {
+			err = v.makeKey()
 		}
 	}
-	h.Generation, h.Salt = max(v.header.Generation, st.Vault)+1, make([]byte, 16)
+	h.Generation, h.Salt = max(h.Generation, st.Vault)+1, make([]byte, 16)
 	rand.Read(h.Salt)
-	return h, nil
+	return h, err
 }
 
-// Settle makes the state know of the file, which a crash can have left behind it.
-func (v *vault) Settle(ctx context.Context) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.err != nil || v.header.KDF == "" {
-		return v.err
-	}
-	return v.opt.Log.knowVault(ctx, v.header.Generation)
-}
-
-// Close lets go of the files.
+// Close lets go of the file.
 func (v *vault) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.known = false
 	v.f.Close()
-	if v.f, v.looked = nil, false; v.lock == nil {
-		return nil
-	}
-	return v.lock.Close()
+	return nil
 }

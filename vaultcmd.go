@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,28 +17,26 @@ const vaultUsage = "vault takes set NAME with --host, --tool, --short and --pass
 // vaultCommand is "picket vault". Its mistakes do not quote the arguments: one of
 // them may be the value.
 func (p *program) vaultCommand(ctx context.Context, args []string) error {
+	var change func(*app) error
 	switch {
 	case len(args) == 0 || len(args) == 1 && args[0] == "list":
 		return p.vaultList(ctx)
 	case len(args) == 2 && args[0] == "delete":
-		return p.withVault(ctx, func(a *app) error { return a.vault.Delete(ctx, args[1]) })
+		change = func(a *app) error { return a.vault.Delete(ctx, args[1]) }
 	case args[0] == "set":
 		e, protect, err := parseVaultSet(args[1:])
 		if err != nil {
 			return err
 		}
-		return p.withVault(ctx, func(a *app) error { return a.vaultSet(ctx, e, protect) })
+		change = func(a *app) error { return a.vaultSet(ctx, e, protect) }
+	default:
+		return usageErrorf(vaultUsage)
 	}
-	return usageErrorf(vaultUsage)
-}
-
-// withVault runs f with the vault open for a change.
-func (p *program) withVault(ctx context.Context, f func(*app) error) error {
 	return p.withData(ctx, false, func(a *app) error {
 		if err := a.unlock(ctx); err != nil {
 			return err
 		}
-		return f(a)
+		return change(a)
 	})
 }
 
@@ -49,26 +48,20 @@ func parseVaultSet(args []string) (e vaultEntry, protect bool, err error) {
 	})
 	fs.Func("tool", "", func(s string) error {
 		if e.Tools = append(e.Tools, s); !slices.Contains(namesOf(allTools()), s) {
-			return fmt.Errorf("there is no tool %q", s)
+			return errors.New("no tool")
 		}
 		return nil
 	})
 	fs.BoolVar(&e.Short, "short", false, "")
 	fs.BoolVar(&protect, "passphrase", false, "")
-	var names []string
-	for { // flags may come after the name
-		if fs.Parse(args) != nil {
-			return e, false, usageErrorf(vaultUsage)
-		}
-		if args = fs.Args(); len(args) == 0 {
-			break
-		}
-		names, args = append(names, args[0]), args[1:]
-	}
-	if len(names) != 1 {
+	if fs.Parse(args) != nil || fs.NArg() == 0 {
 		return e, false, usageErrorf(vaultUsage)
 	}
-	if e.Name = names[0]; !secretName.MatchString(e.Name) {
+	e.Name = fs.Arg(0)
+	if fs.Parse(fs.Args()[1:]) != nil || fs.NArg() > 0 { // flags may come after the name
+		return e, false, usageErrorf(vaultUsage)
+	}
+	if !secretName().MatchString(e.Name) {
 		return e, false, usageErrorf("%v", errSecretName)
 	}
 	return e, protect, nil
@@ -76,18 +69,16 @@ func parseVaultSet(args []string) (e vaultEntry, protect bool, err error) {
 
 // vaultSet asks for what is missing and keeps the secret.
 func (a *app) vaultSet(ctx context.Context, e vaultEntry, protect bool) (err error) {
-	if e.Value, err = a.secretText(ctx, e.Name); err != nil {
-		return err
+	if e.Value, err = a.secretText(ctx, e.Name); err == nil {
+		err = e.check()
 	}
-	if err := e.check(); err != nil {
-		return err
+	if err == nil && protect {
+		err = a.choosePassphrase(ctx)
 	}
-	if protect {
-		if err := a.choosePassphrase(ctx); err != nil {
-			return err
-		}
+	if err == nil {
+		err = a.vault.Set(ctx, e)
 	}
-	if err := a.vault.Set(ctx, e); err != nil {
+	if err != nil {
 		return err
 	}
 	if len(e.Value) < minSecret && !e.Short {
@@ -134,8 +125,7 @@ func (a *app) choosePassphrase(ctx context.Context) error {
 	case len(first) < minSecret:
 		return fmt.Errorf("a passphrase has %d bytes or more; nothing was kept", minSecret)
 	}
-	a.vault.opt.New = first
-	return nil
+	return a.vault.Unlock(first)
 }
 
 // vaultList is "picket vault list". It writes nothing.
@@ -148,18 +138,13 @@ func (p *program) vaultList(ctx context.Context) error {
 	if err := a.unlock(ctx); err != nil {
 		return err
 	}
-	list, err := a.vault.List()
+	list, err := a.vault.current()
+	var b strings.Builder
 	for _, e := range list {
-		bound := strings.Join(append(e.Hosts, e.Tools...), " ")
-		if bound == "" {
-			bound = "not bound"
-		}
-		line := fmt.Sprintf("%-24s  %s  %s  %s\n", e.Name, e.Created.Local().Format(time.DateOnly), e.Changed.Local().Format(time.DateTime), bound)
-		if err := p.print(line); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "%-24s  %s  %s  %s\n", e.Name, e.Created.Local().Format(time.DateOnly), e.Changed.Local().Format(time.DateTime),
+			cmp.Or(strings.Join(slices.Concat(e.Hosts, e.Tools), " "), "not bound"))
 	}
-	return err
+	return errors.Join(err, p.print(b.String()))
 }
 
 // unlock opens the vault, if there is one; it may have to ask for its passphrase.
@@ -177,60 +162,43 @@ func (a *app) unlock(ctx context.Context) error {
 
 // askHidden asks the owner for a line that is not shown, one process at a time.
 func (a *app) askHidden(ctx context.Context, prompt string) (string, error) {
-	for !a.reads { // the lock is a file
-		unlock, ok, err := a.tryTerminalLock(ttyName())
+	if !a.reads { // the lock is a file
+		unlock, err := lockTTY(ctx, a.tryTerminalLock, func() {})
 		if err != nil {
 			return "", err
 		}
-		if ok {
-			defer unlock()
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
-		case <-time.After(200 * time.Millisecond):
-		}
+		defer unlock()
 	}
 	return readHidden(ctx, prompt)
 }
 
-const vaultAnew = "put the newest copy of vault.enc back, or remove the file and set the secrets again"
-
-var vaultFixes = map[error]string{errVaultHead: vaultAnew, errVaultBody: vaultAnew, errVaultOlder: vaultAnew,
-	errVaultNewer: "install that picket, or " + vaultAnew,
-	errVaultKey:   "put the right key back, in PICKET_VAULT_KEY or as vault.key beside the settings; without it, remove vault.enc and set the secrets again"}
-
 // checkVault is a line of doctor.
 func (a *app) checkVault(ctx context.Context, add func(name string, err error, line, fix string)) {
+	const anew = "put the newest copy of vault.enc back, or remove the file and set the secrets again"
 	err := a.unlock(ctx)
-	list, _ := a.vault.Values()
 	kdf := a.vault.header.KDF
-	if err != nil {
-		fix := vaultFixes[err]
-		switch {
-		case kdf == "argon2id" && err == errVaultKey:
-			fix = "type the passphrase again"
-		case errors.Is(err, errVaultLocked):
-			fix = "run it on a terminal"
-		case errors.Is(err, fs.ErrNotExist):
-			fix = vaultFixes[errVaultKey]
+	fix := ""
+	switch {
+	case errors.Is(err, errVaultHead), errors.Is(err, errVaultBody), errors.Is(err, errVaultOlder):
+		fix = anew
+	case errors.Is(err, errVaultNewer):
+		fix = "install that picket, or " + anew
+	case errors.Is(err, errVaultLocked):
+		fix = "run it on a terminal"
+	case errors.Is(err, errVaultKey) && kdf == "argon2id":
+		fix = "type the passphrase again"
+	case errors.Is(err, errVaultKey), errors.Is(err, fs.ErrNotExist):
+		fix = "put the right key back, in PICKET_VAULT_KEY or as vault.key beside the settings; without it, remove vault.enc and set the secrets again"
+	}
+	list, _ := a.vault.current()
+	for _, e := range list {
+		if len(e.Value) < minSecret {
+			add("vault", nil, e.Name+" is too short to be kept out of texts but where it stands alone as a word", "")
 		}
-		add("vault", err, "", fix)
-		return
 	}
 	line := a.vault.path + " (none yet)"
 	if kdf != "" {
-		n := 0
-		for _, s := range list {
-			if s.Name != "" {
-				n++
-			}
-			if s.Name != "" && len(s.Value) < minSecret {
-				add("vault", nil, s.Name+" is too short to be kept out of texts but where it stands alone as a word", "")
-			}
-		}
-		line = fmt.Sprintf("%s: secrets: %d, opened by %s", a.vault.path, n, map[string]string{"key": "a key", "argon2id": "a passphrase"}[kdf])
+		line = fmt.Sprintf("%s: secrets: %d, opened by %s", a.vault.path, len(list), map[string]string{"key": "a key", "argon2id": "a passphrase"}[kdf])
 	}
-	add("vault", nil, line, "")
+	add("vault", err, line, fix)
 }

@@ -33,9 +33,9 @@ var WebFetch = Tool{
 	Description: "Fetch an http or https URL of a public host and return it as text: HTML as Markdown, JSON and plain text as they are." +
 		" Other types are named, not shown.",
 	Params: []Param{
-		{Name: "url", Type: "string", Required: true, Description: "the whole address, with https://"},
+		{Name: "url", Type: "string", Required: true, Description: "the whole address, with https://; {{vault:NAME}} in its path or query stands for a secret"},
 		{Name: "method", Type: "string", Enum: []string{"GET", "HEAD"}, Default: "GET"},
-		{Name: "headers", Type: "map", Description: "request headers"},
+		{Name: "headers", Type: "map", Description: "request headers; {{vault:NAME}} in a value stands for a secret"},
 		{Name: "max_chars", Type: "integer", Min: 1, Max: 60000, Default: int64(20000), Description: "characters of text to return"},
 	},
 	Risk:           Moderate,
@@ -49,13 +49,33 @@ var WebFetch = Tool{
 
 func assessFetch(args Args) (Plan, error) {
 	u, err := ParseURL(args.String("url"))
+	if _, names, bad := SplitPlaceholders(args.String("url")); err != nil && (names != nil || bad != nil) {
+		return Plan{}, fmt.Errorf("%w; a secret may stand only in its path and query", err)
+	}
 	if err != nil { // Judge refuses it: an address that is not what it seems is no slip
 		return Plan{Detail: err}, nil
 	}
 	if _, err := requestHeaders(args.Map("headers")); err != nil {
 		return Plan{}, err
 	}
-	return Plan{Hosts: []string{u.HostKey()}, Detail: u}, nil
+	plan := Plan{Hosts: []string{u.HostKey()}, Detail: u}
+	_, whole, err := SplitPlaceholders(args.String("url"))
+	_, names, _ := SplitPlaceholders(u.Path + u.Query)
+	if err == nil && !slices.Equal(whole, names) {
+		err = errors.New("a secret may stand only in the path and the query of a URL, and not where ./ and ../ take it out")
+	}
+	for _, name := range names {
+		plan.Secrets = append(plan.Secrets, SecretUse{Name: name, Param: "url"})
+	}
+	headers := args.Map("headers")
+	for _, key := range slices.Sorted(maps.Keys(headers)) {
+		_, names, bad := SplitPlaceholders(headers[key])
+		for _, name := range names {
+			plan.Secrets = append(plan.Secrets, SecretUse{Name: name, Param: "headers"})
+		}
+		err = errors.Join(err, bad)
+	}
+	return plan, err
 }
 
 func judgeFetch(args Args, plan Plan, _ Facts) Judgement {
@@ -152,8 +172,9 @@ func (f fetcher) run(ctx context.Context, call *Call) Output {
 	if err != nil {
 		return Output{Err: err.Error()}
 	}
-	// A secret put into the URL cannot have moved it to another host.
-	if !ok || u.origin() != approved.origin() {
+	// A secret put into the URL cannot have moved it to another host, nor, as "..",
+	// to another folder.
+	if !ok || u.origin() != approved.origin() || len(call.Plan.Secrets) > 0 && u.String() != call.Args.String("url") {
 		return Output{Err: "the URL is not the one that was approved"}
 	}
 	header, err := requestHeaders(call.Args.Map("headers"))
@@ -164,9 +185,9 @@ func (f fetcher) run(ctx context.Context, call *Call) Output {
 	defer cancel()
 	p, err := f.fetch(ctx, call.Args.String("method"), u, header, call.Host.Hop)
 	if err != nil {
-		return Output{Err: err.Error(), Interrupted: ctx.Err() != nil}
+		return Output{Err: call.Host.shown(err.Error(), 0, 500), Interrupted: ctx.Err() != nil}
 	}
-	out := Output{Bytes: int64(len(p.body)), Text: p.text(int(call.Args.Int("max_chars")), call.Args.String("method") == "HEAD")}
+	out := Output{Bytes: int64(len(p.body)), Text: p.text(call)}
 	if p.note != "" {
 		out.Notes = []string{p.note}
 	}
@@ -248,11 +269,7 @@ func requestError(ctx context.Context, err error) string {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return "no such host"
 	}
-	text := cleanText(err.Error())
-	if len(text) > 300 {
-		text = strings.ToValidUTF8(text[:300], "") + "…"
-	}
-	return text
+	return cleanText(err.Error())
 }
 
 func readPage(u URL, res *http.Response) *page {
@@ -288,7 +305,8 @@ func (p *page) isText() bool {
 }
 
 // text is what the model gets: a line naming what was read, then its text.
-func (p *page) text(maxChars int, head bool) string {
+func (p *page) text(call *Call) string {
+	maxChars := int(call.Args.Int("max_chars"))
 	kind, shown := p.kind, p.isText()
 	if kind == "" {
 		kind, _, _ = strings.Cut(http.DetectContentType(p.body), ";")
@@ -299,7 +317,7 @@ func (p *page) text(maxChars int, head bool) string {
 		shown = false
 	}
 	about := fmt.Sprintf("%s (%d, %s", p.url, p.StatusCode, cleanText(kind))
-	if head {
+	if call.Args.String("method") == "HEAD" {
 		return about + ")\n\n" + headerText(p.Header)
 	}
 	if !shown {
@@ -314,6 +332,7 @@ func (p *page) text(maxChars int, head bool) string {
 	} else {
 		text = cleanText(text)
 	}
+	text = call.Host.clean(text)
 	n := 0
 	for i := range text {
 		if n++; n > maxChars {

@@ -528,7 +528,7 @@ func TestFetchJudgement(t *testing.T) {
 		"text in Accept":        {map[string]string{"Accept": "what/file-said"}, true},
 		"a plain bearer":        {map[string]string{"Authorization": "Bearer abc"}, true},
 		"empty":                 {map[string]string{"X-Key": ""}, true},
-		"something of a secret": {map[string]string{"X-Key": "{{vault:K"}, true},
+		"something of a secret": {map[string]string{"X-Key": "{{K}}"}, true},
 	} {
 		j := fetchCall(t, map[string]any{"url": "https://example.com/", "headers": c.headers}).Judgement
 		if j.Sends != c.sends || j.RequestBytes <= len(j.URL) {

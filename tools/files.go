@@ -18,8 +18,11 @@ import (
 
 const (
 	maxRead = 256 << 10 // bytes of one read
-	MaxUndo = 16 << 20  // bytes of a file up to which its previous content is kept
-	maxPath = 4096      // bytes
+	// readMargin is what is looked at around a read for secrets that its ends cut:
+	// the longest form of one is shorter.
+	readMargin = 96 << 10
+	MaxUndo    = 16 << 20 // bytes of a file up to which its previous content is kept
+	maxPath    = 4096     // bytes
 )
 
 // Files reads and changes files under the workspace and the extra roots.
@@ -250,16 +253,22 @@ func (t *target) read(name string, args Args) (Output, error) {
 	}
 	defer f.Close()
 	offset, limit := args.Int("offset"), max(cmp.Or(args.Int("limit"), maxRead), 16)
-	text, err := io.ReadAll(io.NewSectionReader(f, offset, min(limit, maxRead)))
+	// What lies around is read too, so that a secret which the ends of the window
+	// cut is seen.
+	lead := min(offset, readMargin)
+	around, err := io.ReadAll(io.NewSectionReader(f, offset-lead, lead+min(limit, maxRead)+readMargin))
 	if err != nil {
 		return Output{}, err
 	}
+	text := around[min(lead, int64(len(around))):]
+	text = text[:min(limit, maxRead, int64(len(text)))]
 	if len(text) == 0 {
 		return Output{Text: fmt.Sprintf("(nothing at offset %d: the file has %d bytes)", offset, info.Size())}, nil
 	}
 	end := offset + int64(len(text))
+	start := offset
 	for i := 0; offset > 0 && i < utf8.UTFMax-1 && len(text) > 0 && !utf8.RuneStart(text[0]); i++ {
-		text = text[1:]
+		text, start = text[1:], start+1
 	}
 	for i := 1; i < utf8.UTFMax && end < info.Size() && len(text) > 0; i++ { // a character that is cut is left for the next read
 		if r, n := utf8.DecodeLastRune(text); r != utf8.RuneError || n != 1 {
@@ -270,7 +279,8 @@ func (t *target) read(name string, args Args) (Output, error) {
 	if bytes.IndexByte(text, 0) >= 0 || !utf8.Valid(text) {
 		return Output{Text: fmt.Sprintf("%s: %d bytes that are not UTF-8 text: not shown", name, info.Size())}, nil
 	}
-	out := Output{Text: string(text)}
+	from := start - offset + lead
+	out := Output{Text: t.host.shown(string(around), int(from), int(from)+len(text))}
 	if end < info.Size() {
 		out.Notes = []string{fmt.Sprintf("up to byte %d of %d: read on with offset %d", end, info.Size(), end)}
 	}

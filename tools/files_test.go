@@ -782,3 +782,26 @@ func TestFilesBindsTheContentItChanges(t *testing.T) {
 		t.Errorf("bound to %q and %q", bound(1, 1), bound(1, 2))
 	}
 }
+
+// What a read or a search cuts, it has without the secrets that the cut goes through.
+func TestFilesCutsHideSecrets(t *testing.T) {
+	const secret = "0123456789abcdef"
+	host := &Host{Redact: func(s string) string { return strings.ReplaceAll(s, secret, "{{vault:K}}") }}
+	b := newFilesBench(t)
+	b.put("app/f", strings.Repeat("x", 1000)+secret+strings.Repeat("y", 1000)+"\nfind "+strings.Repeat("z", searchLine-10)+secret+" end\n")
+	for _, offset := range []int64{0, 990, 1001, 1008, 1015} {
+		for _, limit := range []int64{16, 20, 1005, 5000} {
+			call := b.call("action", "read", "path", "f", "offset", offset, "limit", limit)
+			call.Host.Redact = host.Redact
+			if out := Files.Execute(t.Context(), call); out.Err != "" || strings.ContainsAny(strings.ReplaceAll(out.Text, "{{vault:K}}", ""), "0123456789") {
+				t.Errorf("from %d, %d bytes: %+v", offset, limit, out)
+			}
+		}
+	}
+	call := b.call("action", "search", "path", ".", "pattern", "find")
+	call.Host.Redact = host.Redact
+	out := Files.Execute(t.Context(), call)
+	if _, line, _ := strings.Cut(out.Text, "find"); !strings.HasSuffix(strings.TrimSpace(line), "{{vault:K}}…") {
+		t.Errorf("search: %+v", out)
+	}
+}

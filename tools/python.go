@@ -44,10 +44,8 @@ func assessPython(args Args) (Plan, error) {
 	if strings.TrimSpace(args.String("code")) == "" {
 		return Plan{}, fmt.Errorf("argument %q is empty", "code")
 	}
-	if err := checkSecretEnv(args.Map("env")); err != nil {
-		return Plan{}, err
-	}
-	return Plan{Programs: pythonCommand()[:1], Detail: scanPython(args.String("code"))}, nil
+	uses, err := secretEnv(args.Map("env"))
+	return Plan{Programs: pythonCommand()[:1], Secrets: uses, Detail: scanPython(args.String("code"))}, err
 }
 
 func judgePython(args Args, plan Plan, facts Facts) Judgement {

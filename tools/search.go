@@ -233,7 +233,7 @@ func (s *searcher) file(dir *os.Root, name, rel string) bool {
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
-		if at := bytes.Index(line, s.text); at >= 0 && !s.hit(rel, fmt.Sprintf(":%d: %s", number, showLine(line, at))) {
+		if at := bytes.Index(line, s.text); at >= 0 && !s.hit(rel, fmt.Sprintf(":%d: %s", number, s.showLine(line, at))) {
 			return false
 		}
 	}
@@ -241,14 +241,15 @@ func (s *searcher) file(dir *os.Root, name, rel string) bool {
 }
 
 // showLine returns the part of a line around a hit.
-func showLine(line []byte, at int) string {
+func (s *searcher) showLine(line []byte, at int) string {
 	line = bytes.TrimRight(line, "\r\n")
 	start := max(0, min(at-searchLine/4, len(line)-searchLine))
 	end := min(len(line), start+searchLine)
 	for start > 0 && start < at && !utf8.RuneStart(line[start]) {
 		start++
 	}
-	text := strings.ToValidUTF8(string(bytes.TrimSpace(line[start:end])), "\ufffd")
+	text := s.target.host.shown(string(line), start, end)
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "\ufffd")
 	if start > 0 {
 		text = "…" + text
 	}

@@ -17,7 +17,7 @@ var Shell = Tool{
 		"There is no network unless the line plainly needs it or network is true. " +
 		"Each call starts anew in the workspace; standard input is empty.",
 	Params: []Param{
-		{Name: "command", Type: "string", Required: true, Description: "The command line."},
+		{Name: "command", Type: "string", Required: true, Description: "The command line. {{vault:NAME}} in it stands for a secret, in any quotes or none."},
 		{Name: "timeout", Type: "integer", Min: 1, Max: 600, Default: int64(60), Description: "Seconds after which it is ended."},
 		{Name: "network", Type: "boolean", Default: false, Description: "True if it needs the network."},
 		{Name: "env", Type: "map", Description: "Secrets for its environment: each value is exactly one {{vault:NAME}}."},
@@ -35,12 +35,9 @@ func assessShell(args Args) (Plan, error) {
 	if strings.TrimSpace(args.String("command")) == "" {
 		return Plan{}, fmt.Errorf("argument %q is empty", "command")
 	}
-	if err := checkSecretEnv(args.Map("env")); err != nil {
-		return Plan{}, err
-	}
 	a := &analysis{}
-	a.line(args.String("command"), 0)
-	return Plan{Paths: a.paths, Programs: a.programs, Detail: a}, nil
+	uses, err := a.secretLine(args)
+	return Plan{Paths: a.paths, Programs: a.programs, Secrets: uses, Detail: a}, err
 }
 
 func judgeShell(args Args, plan Plan, facts Facts) Judgement {
@@ -61,7 +58,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		j.Summary = "shell (network): " + oneLine(line)
 	}
 	for _, name := range a.names {
-		if facts.Env[name] && j.Opaque == "" {
+		if (facts.Env[name] || args.Map("env")[name] != "") && j.Opaque == "" {
 			j.Opaque = fmt.Sprintf("it changes the environment variable %q", name)
 		}
 	}
@@ -100,6 +97,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 		j.Targets, j.Widest = nil, Once
 		j.WidestWhy = "the line could not be analysed: " + j.Opaque
 	}
+	a.secret.shown(&j)
 	return j
 }
 
@@ -278,33 +276,9 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 	j.addTarget(t)
 }
 
-// oneLine makes a text fit a summary: line breaks shown as such, bounded.
+// oneLine makes a text fit a summary: line breaks are shown as such. The gate cuts it.
 func oneLine(s string) string {
-	const most = 400
-	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
-	if len(s) > most {
-		s = fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
-	}
-	return s
-}
-
-// checkSecretEnv checks variables that a call wants set: each value is exactly
-// one placeholder, and no name decides which programs run or what they load.
-func checkSecretEnv(env map[string]string) error {
-	for name, value := range env {
-		if !isName(name) {
-			return fmt.Errorf("env: %q is not the name of a variable", name)
-		}
-		if steersPrograms(name) {
-			return fmt.Errorf("env: %q steers what programs do and cannot be set", name)
-		}
-		inner, ok := strings.CutPrefix(value, "{{vault:")
-		inner, ok2 := strings.CutSuffix(inner, "}}")
-		if inner = strings.Trim(inner, " "); !ok || !ok2 || !isVaultName(inner) {
-			return fmt.Errorf("env: the value of %q must be exactly one {{vault:NAME}}", name)
-		}
-	}
-	return nil
+	return strings.ReplaceAll(strings.ReplaceAll(s, "\r", `\r`), "\n", `\n`)
 }
 
 func isName(s string) bool {
@@ -316,15 +290,6 @@ func isName(s string) bool {
 	return s != ""
 }
 
-func isVaultName(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if c := s[i] | 0x20; (c < 'a' || c > 'z') && (s[i] < '0' || s[i] > '9') && !strings.Contains("_.-", s[i:i+1]) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
-}
-
 // steering names variables that decide which programs run, what code they load
 // or where they connect; a name ending in * stands for all that begin so.
 const steering = " PATH ENV IFS CDPATH HOME PWD OLDPWD SHELL SHELLOPTS FPATH ZDOTDIR PROMPT_COMMAND PS0 PS1 PS2 PS3 PS4 BASH* TMPDIR TEMP TMP " +
@@ -332,7 +297,7 @@ const steering = " PATH ENV IFS CDPATH HOME PWD OLDPWD SHELL SHELLOPTS FPATH ZDO
 	"CLASSPATH GOFLAGS GOPROXY GOROOT GOPATH GOENV GOBIN GOTOOLCHAIN GOSUMDB GONOSUMDB GONOSUMCHECK GOINSECURE GOPRIVATE GOWORK GOCACHE GOMODCACHE CGO_* " +
 	"CARGO_* RUSTC* RUSTDOC* RUSTFLAGS RUSTUP_* LUA_* PHPRC PHP_INI* R_* MAKE* CMAKE_* GCC_* COMPILER_* GCONV_* CC CXX CPP LD AR CFLAGS CXXFLAGS " +
 	"CPPFLAGS LDFLAGS EDITOR VISUAL PAGER MANPAGER BROWSER LESS* SSH_* SUDO_* TERMINFO* TERMCAP LOCPATH NLSPATH XDG_* PICKET_* HTTP_PROXY HTTPS_PROXY " +
-	"ALL_PROXY FTP_PROXY NO_PROXY SSL_* CURL_HOME CURL_CA_BUNDLE REQUESTS_CA_BUNDLE WGETRC DOCKER_HOST DOCKER_CONFIG KUBECONFIG VIMINIT EXINIT INPUTRC " +
+	"ALL_PROXY FTP_PROXY NO_PROXY SSL_* CURL_HOME CURL_CA_BUNDLE REQUESTS_CA_BUNDLE WGETRC DOCKER_HOST DOCKER_CONFIG DOTNET_* CORECLR_* COR_* ERL_* GUILE_* TCLLIBPATH KUBECONFIG VIMINIT EXINIT INPUTRC " +
 	"TAR_OPTIONS GZIP RSYNC_* CVS_RSH RIPGREP_CONFIG_PATH HOSTALIASES RES_OPTIONS OPENSSL_* POSIXLY_CORRECT "
 
 func steersPrograms(name string) bool {
@@ -349,8 +314,12 @@ func steersPrograms(name string) bool {
 }
 
 func runShell(ctx context.Context, c *Call) Output {
-	cmd := Command{Argv: []string{"/bin/sh", "-c", c.Args.String("command")}}
-	if a, ok := c.Plan.Detail.(*analysis); ok && c.Judgement.Opaque == "" && !slices.ContainsFunc(c.Judgement.Targets,
+	a, ok := c.Plan.Detail.(*analysis)
+	if !ok {
+		return Output{Err: "the line was not analysed"}
+	}
+	cmd := Command{Argv: []string{"/bin/sh", "-c", a.secret.text}}
+	if c.Judgement.Opaque == "" && !slices.ContainsFunc(c.Judgement.Targets,
 		func(t Target) bool { return strings.Contains(t.Key, "/") }) {
 		cmd.GitWrite, cmd.GitConfig = a.gitAccess()
 	}

@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -10,7 +9,7 @@ const notConstant = "the program's name is not constant"
 
 // plainSet matches the flags of set that change nothing about how a line is read
 // or what is passed on.
-var plainSet = regexp.MustCompile(`^( [-+]([Cefuvx]+|[Cefuvx]*o (pipefail|errexit|nounset|xtrace|noglob|noclobber|verbose)))+$`)
+var plainSet = LazyRegexp(`^( [-+]([Cefuvx]+|[Cefuvx]*o (pipefail|errexit|nounset|xtrace|noglob|noclobber|verbose)))+$`)
 
 // hides says why the command of these words, which starts with a constant
 // program, hides what runs; "" if it does not. That is the part of the shells'
@@ -47,7 +46,7 @@ func (p *shellParser) hides(words []Word, redirected bool) string {
 		for _, w := range args {
 			flags += " " + w.Raw
 		}
-		if !plainSet.MatchString(flags) {
+		if !plainSet().MatchString(flags) {
 			return "set with more than plain flags"
 		}
 	case "read", "unset", "wait", "export":

@@ -93,6 +93,10 @@ type shellParser struct {
 	words            []Word    // of the commands being read
 	buf              []byte    // the texts of the words being read
 	arith            []string  // variables that must hold numbers
+
+	// For readSecretLine: by offset, in what quotes a private letter stands, as
+	// for dollar, or a single quote. Nil if nobody asks.
+	places map[int]byte
 }
 
 // A shellContext is what surrounds a command.
@@ -109,9 +113,20 @@ type shellContext struct {
 // bash agree, and calls everything else opaque. It is pure and takes time linear
 // in the line; no text makes it fail.
 func ParseShell(line string) Script {
+	p := newShellParser(line)
+	p.read()
+	return p.out
+}
+
+func newShellParser(line string) shellParser {
 	p := shellParser{src: line, words: make([]Word, 0, 12), buf: make([]byte, 0, 64)}
 	p.out.Scopes = append(make([]int, 0, 4), -1)
 	p.out.Commands = make([]Simple, 0, 1+len(line)/32)
+	return p
+}
+
+func (p *shellParser) read() {
+	line := p.src
 	switch {
 	case len(line) > maxShellLine:
 		p.note("longer than 8 KiB")
@@ -128,7 +143,13 @@ func ParseShell(line string) Script {
 		p.guess(line[min(p.pos, len(line)):])
 	}
 	p.checkVariables()
-	return p.out
+}
+
+// place notes where a private letter stands. In backquotes nobody relies on it.
+func (p *shellParser) place(at int, quote byte) {
+	if p.places != nil && !p.ticks {
+		p.places[at] = quote
+	}
 }
 
 type shellStop struct{}

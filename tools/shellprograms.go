@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -211,7 +210,7 @@ func lookupProgram(name string) *program {
 	if p := m[strings.TrimRight(name, "0123456789.-")]; p != nil {
 		return p
 	}
-	if p := m[targetName.ReplaceAllString(name, "")]; p != nil {
+	if p := m[targetName().ReplaceAllString(name, "")]; p != nil {
 		return p
 	}
 	if strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "ld64.so") {
@@ -250,7 +249,7 @@ type option struct {
 	val  Word
 }
 
-var targetName = regexp.MustCompile(`^[a-z0-9_]+-linux-(gnu|musl)[a-z]*-|[0-9.]*-[a-z0-9_]+-linux-(gnu|musl)[a-z]*$|\.(tiny|basic|nox|gtk[0-9]?|athena|real|distrib)$|-sysv$|-tcp$`)
+var targetName = LazyRegexp(`^[a-z0-9_]+-linux-(gnu|musl)[a-z]*-|[0-9.]*-[a-z0-9_]+-linux-(gnu|musl)[a-z]*$|\.(tiny|basic|nox|gtk[0-9]?|athena|real|distrib)$|-sysv$|-tcp$`)
 
 func (o *options) has(names ...string) bool {
 	return slices.ContainsFunc(o.seen, func(s option) bool { return slices.Contains(names, s.name) })

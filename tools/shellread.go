@@ -121,6 +121,7 @@ func readInterpreter(a *analysis, c *command, o *options) {
 			a.shellText(base, c.body.Text, c)
 		}
 	case c.body != nil:
+		a.noSecret(base, *c.body)
 		a.warn(base + " runs code from a here-document")
 	case c.piped:
 		a.warn(base + " runs code that comes through a pipe")
@@ -135,6 +136,7 @@ func readInterpreter(a *analysis, c *command, o *options) {
 
 // code handles code that stands in an argument.
 func (a *analysis) code(base string, p *program, code Word, args []Word, c *command) {
+	a.noSecret(base, code)
 	switch {
 	case substituted(code):
 		a.warn(base + " runs code that another command prints")
@@ -220,6 +222,7 @@ func markWords(words []Word, mark, prefix string) {
 }
 
 func readSu(a *analysis, c *command, o *options) {
+	a.noSecret("su", c.words...)
 	switch {
 	case o.code != nil && o.code.Const:
 		a.inner(o.code.Text, c.cwd, c.depth+1)
@@ -232,6 +235,9 @@ func readSu(a *analysis, c *command, o *options) {
 func readAwk(a *analysis, c *command, o *options) {
 	for _, s := range o.seen {
 		a.script(s.val, c)
+	}
+	if len(o.seen) == 0 && len(o.operands) > 0 {
+		a.noSecret("awk", o.operands[0])
 	}
 	if len(o.seen) == 0 && len(o.operands) > 0 && substituted(o.operands[0]) {
 		a.warn("awk runs code that another command prints")
@@ -308,6 +314,7 @@ func readSed(a *analysis, c *command, o *options) {
 
 // sedScript limits the grant unless the script is one of the plain kind.
 func (a *analysis) sedScript(w Word, c *command) {
+	a.noSecret("sed", w)
 	plain, runs := plainSed(w.Text)
 	if runs && w.Const {
 		a.warn("sed runs a command or writes a file")
@@ -609,6 +616,12 @@ func readSSH(a *analysis, c *command, o *options) {
 			a.warn(base + " -o can make it run or load something else")
 			o.bad = s.name
 		}
+	}
+	if len(o.operands) > 1 && base != "scp" && base != "sftp" {
+		a.noSecret(base, o.operands[1:]...) // a line for the shell at the other end
+	}
+	if base == "ssh" && c.body != nil {
+		a.noSecret(base, *c.body)
 	}
 	if base == "ssh" && len(o.operands) == 1 && (c.piped || c.body != nil) {
 		a.warn("ssh runs code that comes through a pipe or here-document")

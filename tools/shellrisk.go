@@ -37,6 +37,8 @@ type analysis struct {
 	gitWrite, gitConfig bool // a git command that changes the repository, its configuration
 	notGit              bool // something else than git and plain file tools
 	lines               int  // parsed so far, inner ones too
+
+	secret secretLine // what is analysed
 }
 
 // progCall is one program that needs to be looked up.

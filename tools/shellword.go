@@ -48,6 +48,11 @@ func (p *shellParser) word(value bool) Word {
 				p.stop("quote without end")
 			}
 			p.lines(text)
+			for i := 0; p.places != nil && i < len(text); i++ {
+				if text[i] == secretByte {
+					p.place(p.pos+1+i, c)
+				}
+			}
 			p.buf = append(p.buf, text...)
 			p.pos += len(text) + 1
 			continue
@@ -84,6 +89,8 @@ func (p *shellParser) word(value bool) Word {
 			if s.brace == 0 {
 				s.brace = len(p.buf) - s.base + 1
 			}
+		case secretByte:
+			p.place(p.pos, 0)
 		}
 		p.buf = append(p.buf, c)
 	}
@@ -161,6 +168,8 @@ func (p *shellParser) quoted(s *wordState, end byte, set string) {
 		case c == '\\' && next != 0 && strings.IndexByte(set, next) >= 0:
 			p.pos++
 			c = next
+		case c == secretByte:
+			p.place(p.pos, end)
 		}
 		p.buf = append(p.buf, c)
 	}

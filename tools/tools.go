@@ -19,7 +19,9 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"regexp"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -143,7 +145,8 @@ type Plan struct {
 	Paths    []PathUse
 	Programs []string // program words as written, to be looked up on the child's PATH
 	Hosts    []string // hosts that the arguments name, canonical
-	Detail   any      // the tool's own reading of its arguments, for Judge and Execute
+	Secrets  []SecretUse
+	Detail   any // the tool's own reading of its arguments, for Judge and Execute
 }
 
 // PathUse is one path that a call names, as it stands in the arguments
@@ -262,7 +265,33 @@ type Host struct {
 	// Keep stores the content that a write is about to replace, so that
 	// "picket undo ID" can put it back. prev is nil for a file that is new.
 	Keep func(path string, prev, next []byte) error
-	Now  func() time.Time
+	// Redact takes secrets out of a text. The gate does it with all that a tool
+	// returns; a tool that cuts a text calls it before.
+	Redact func(string) string
+	Now    func() time.Time
+}
+
+// clean is Redact where there is one: tests have none.
+func (h *Host) clean(s string) string {
+	if h == nil || h.Redact == nil {
+		return s
+	}
+	return h.Redact(s)
+}
+
+// shown returns text[from:to] without secrets, also those that a cut goes through.
+func (h *Host) shown(text string, from, to int) string {
+	to = min(to, len(text))
+	all, before, after := h.clean(text), h.clean(text[:from]), h.clean(text[to:])
+	n := 0
+	for n < min(len(before), len(all)) && all[n] == before[n] {
+		n++
+	}
+	all, n = all[n:], 0
+	for n < min(len(after), len(all)) && all[len(all)-1-n] == after[len(after)-1-n] {
+		n++
+	}
+	return all[:len(all)-n]
 }
 
 // A Call is one approved call, as Execute gets it.
@@ -271,7 +300,7 @@ type Call struct {
 	Args      Args // with placeholders substituted
 	Plan      Plan
 	Judgement Judgement
-	Secrets   map[string]string // variables for the child's environment
+	Secrets   map[string]string // variables for the child's environment, by name
 	Host      *Host
 }
 
@@ -353,4 +382,10 @@ func Manifest(list []Tool) ([]byte, error) {
 			t.ReadsUntrusted, t.Egress.String(), append([]string{}, t.AcceptsSecrets...), t.Schema()}
 	}
 	return json.MarshalIndent(out, "", "  ")
+}
+
+// LazyRegexp compiles an expression when it is first used: most runs use few of
+// them, and compiling all would be most of the time that picket takes to start.
+func LazyRegexp(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
