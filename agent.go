@@ -51,13 +51,14 @@ type Turn struct {
 	refusals int             // calls declined, expired or denied
 	asked    int             // calls declined or expired by an answer
 	texts    []string
+	notDone  []string // lines about calls of an app's turn that were refused
 	usage    Usage
 	perToken float64
 }
 
 // An Event is one thing that happened in a turn, in the form of --json.
 type Event struct {
-	Type    string   `json:"type"` // text call question answer result usage error done
+	Type    string   `json:"type"` // text call question answer result usage error done; notice (Text) for other apps
 	ID      string   `json:"id,omitempty"`
 	Text    string   `json:"text,omitempty"`
 	Tool    string   `json:"tool,omitempty"`
@@ -82,12 +83,12 @@ type Event struct {
 
 // TurnResult is how a turn ended.
 type TurnResult struct {
-	Text     string // all texts of the turn, a blank line between
-	Last     string // the last reply alone
-	Usage    Usage
-	Refused  int  // calls that were declined, expired or denied
-	Cut      bool // the last reply hit a token limit
-	Messages []string
+	Text    string // all texts of the turn, a blank line between
+	Last    string // the last reply alone
+	Usage   Usage
+	Refused int      // calls that were declined, expired or denied
+	Cut     bool     // the last reply hit a token limit
+	NotDone []string // a line about each of those calls, in an app's turn
 }
 
 var (
@@ -103,7 +104,7 @@ func (a *Agent) Do(ctx context.Context, t *Turn) (res TurnResult, err error) {
 			a.gate.debug("panic in a turn: %v\n%s", p, debug.Stack())
 		}
 		res.Usage, res.Refused = t.usage, t.refusals
-		res.Text = strings.Join(t.texts, "\n\n")
+		res.Text, res.NotDone = strings.Join(t.texts, "\n\n"), t.notDone
 	}()
 	t.declined, t.perToken = map[string]bool{}, bytesPerToken
 	defer a.gate.approvals.EndTurn(t.ID)
@@ -117,7 +118,7 @@ func (a *Agent) Do(ctx context.Context, t *Turn) (res TurnResult, err error) {
 	nudges, history := 0, []string(nil)
 	var nudge string // said to the model once, not kept
 	for step := 1; ; step++ {
-		offered := a.tools
+		offered := slices.DeleteFunc(slices.Clone(a.tools), func(tool tools.Tool) bool { return t.Caller.barred(tool.Name) })
 		if step > steps {
 			offered = nil
 			nudge = "The limit of steps is reached. Answer now with what you have, and say what is left to do."
@@ -158,10 +159,13 @@ func (a *Agent) Do(ctx context.Context, t *Turn) (res TurnResult, err error) {
 // begin writes the message into the chat and the log.
 func (a *Agent) begin(ctx context.Context, t *Turn) error {
 	recs := []Record{t.record(userMessageRecord{Text: a.redact(t.Text), Source: t.Caller.source()})}
+	if t.Caller.Who != whoOwner {
+		recs[0].Call = t.ID // which the app was told
+	}
 	content := t.Text
 	if t.Piped != "" {
 		recs = append(recs, t.record(userMessageRecord{Text: a.redact(t.Piped), Source: "piped"}))
-		content += "\n\n" + pipedBegin + "\n" + quotePiped(t.Piped) + "\n" + pipedEnd
+		content += "\n\n" + pipedBegin + "\n" + quoteBlock(t.Piped, pipedEnd) + "\n" + pipedEnd
 	}
 	if err := a.log.Append(ctx, false, recs...); err != nil {
 		return err
@@ -182,11 +186,17 @@ func (a *Agent) begin(ctx context.Context, t *Turn) error {
 	return t.Chat.append(chatLine{Turn: t.ID, Channel: t.Caller.Channel, Role: "user", Content: content})
 }
 
-// quotePiped keeps piped data from ending its own block.
-func quotePiped(s string) string {
+// What another app said stands between these where the owner goes on.
+const (
+	appBegin = "[a message of another app follows: not the owner's words]"
+	appEnd   = "[end of the other app's message]"
+)
+
+// quoteBlock keeps the data of a block from ending it.
+func quoteBlock(s, end string) string {
 	lines := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	for i, l := range lines {
-		if strings.TrimSpace(l) == pipedEnd {
+		if strings.TrimSpace(l) == end {
 			lines[i] = " " + l + " (quoted)"
 		}
 	}
@@ -203,7 +213,7 @@ func (a *Agent) ask(ctx context.Context, t *Turn, offered []tools.Tool, nudge st
 	req.Messages = a.messages(t, offered, nudge)
 	sent := messageBytes(req.Messages) + toolBytes(offered)
 	started := a.now()
-	separator := len(t.texts) > 0
+	separator := len(t.texts)+len(t.notDone) > 0
 	red, thought := a.stream(), a.stream()
 	say := func(text []byte, thinking bool) {
 		if len(text) == 0 {
@@ -255,7 +265,7 @@ func (a *Agent) ask(ctx context.Context, t *Turn, offered []tools.Tool, nudge st
 		return reply, logErr
 	}
 	if reply.Text != "" {
-		t.texts = append(t.texts, strings.TrimSpace(reply.Text))
+		t.texts = append(t.texts, reply.Text)
 	}
 	if err != nil {
 		if reply.Text != "" { // what had come is kept, marked, and no call of it stands
@@ -280,6 +290,11 @@ func (a *Agent) calls(ctx context.Context, t *Turn, calls []ToolCall) error {
 		r := a.gate.Do(ctx, t, c)
 		if r.Refused {
 			t.refusals++
+			if t.Caller.Who != whoOwner { // the answer is not to claim that it was done
+				line := "Not done: " + firstChars(strings.Join(strings.Fields(r.Summary), " "), 200)
+				t.notDone = append(t.notDone, line)
+				t.Emit(Event{Type: "notice", Text: line})
+			}
 		}
 		if r.Declined {
 			t.asked++
@@ -386,15 +401,19 @@ func (a *Agent) messages(t *Turn, offered []tools.Tool, nudge string) []Message 
 
 // modelMessages turns the lines of a chat into messages. A call without a
 // result gets one that says it was interrupted, so that every call has exactly
-// one. Messages of other apps are marked as such where the owner goes on.
+// one. Where the owner goes on with the chat of another app, that one's messages
+// are marked as such; what the owner then says and gets is not for the app.
 func modelMessages(lines []chatLine, c *caller) []Message {
 	var out []Message
+	if c.Who != whoOwner && !c.Memory {
+		lines = slices.DeleteFunc(slices.Clone(lines), func(l chatLine) bool { return l.Channel != channelAPI })
+	}
 	for i, l := range lines {
 		m := Message{Role: l.Role, Content: l.Content, Reasoning: l.Reasoning}
 		switch l.Role {
 		case "user":
 			if l.Channel == channelAPI && c.Who == whoOwner {
-				m.Content = "[A message of another app, not of the owner]\n" + m.Content
+				m.Content = appBegin + "\n" + quoteBlock(m.Content, appEnd) + "\n" + appEnd
 			} else if l.Channel == channelAPI {
 				m.Content = "[Sent by another app on this computer through picket's API]\n" + m.Content
 			}

@@ -106,6 +106,9 @@ func (p *program) settings(f taskFlags) (*app, error) {
 			secrets = append(secrets, secretValue{Value: v, Mark: "model key"})
 		}
 	}
+	if token, err := ownerToken(a.folders.Data, false); err == nil {
+		secrets = append(secrets, secretValue{Value: token, Mark: "owner's token"})
+	}
 	a.red = newRedactor(secrets)
 	p.redact = a.red.String
 	// What the vault held before stays known: it may be in a text on its way.
@@ -323,7 +326,7 @@ func (a *app) join() {
 	a.chats = a.chatStore()
 	a.agent = &Agent{model: a.model, gate: a.gate, tools: a.offered(), log: a.log, redact: a.red.String, stream: a.red.Stream,
 		system: a.systemMessage, context: a.cfg.Model.ContextTokens, steps: a.cfg.Agent.MaxSteps, now: time.Now}
-	a.handler = &chatHandler{agent: a.agent, chats: a.chats, workspace: a.workspace, debug: a.debugf}
+	a.handler = &chatHandler{agent: a.agent, chats: a.chats, workspace: a.workspace, maxChats: a.cfg.OpenAIAPI.MaxChats, debug: a.debugf}
 }
 
 func (a *app) chatStore() *chatStore {

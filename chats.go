@@ -31,6 +31,7 @@ import (
 //	{"ts":…,"turn":…,"channel":…,"role":"assistant","content":…,"calls":[…]}
 //	{"ts":…,"turn":…,"channel":…,"role":"tool","call":…,"content":…}
 //	{"ts":…,"labels":[{"label":"untrusted","source":"piped input"}]}
+//	{"ts":…,"turn":…,"channel":"api","end":"done","content":…,"usage":{…}}
 //	{"ts":…,"reset":true}
 //	{"ts":…,"torn":true}
 //
@@ -51,7 +52,20 @@ type chatLine struct {
 	Labels    []chatLabel `json:"labels,omitempty"`
 	Reset     bool        `json:"reset,omitempty"`
 	Torn      bool        `json:"torn,omitempty"`
+
+	// Of the line that ends a turn of another app:
+	End     string   `json:"end,omitempty"`
+	NotDone []string `json:"not_done,omitempty"`
+	Cut     bool     `json:"cut,omitempty"` // at a token limit
+	Usage   *Usage   `json:"usage,omitempty"`
 }
+
+// How a turn ended.
+const (
+	endDone    = "done"
+	endFailed  = "failed"
+	endStopped = "stopped"
+)
 
 // chatLabel is one label of a chat and where it came from.
 type chatLabel struct {
@@ -82,6 +96,7 @@ type chat struct {
 	unlock   func()
 	Messages []chatLine // since the last reset
 	Sources  []chatLabel
+	end      chatLine // of the last turn that another app had
 	torn     bool
 	New      bool
 }
@@ -168,6 +183,52 @@ func (s *chatStore) open(ctx context.Context, name, workspace string, wait bool)
 		return nil, err
 	}
 	return c, nil
+}
+
+// errTooManyChats means that other apps have as many chats as they may.
+var errTooManyChats = errors.New("there are too many chats of other apps")
+
+// openApp opens a chat of other apps without waiting, or makes it if there are
+// not limit of them yet (0 is no limit). That is one step for every process.
+func (s *chatStore) openApp(ctx context.Context, name, workspace string, limit int) (*chat, error) {
+	name = apiNamespace + ":" + name
+	path, err := s.path(name)
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Dir(path)
+	if err := ensureDir(folder); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(ctx, filepath.Join(folder, ".lock"), true) // no chat has this file
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) && limit > 0 {
+		n, err := s.countApp()
+		if err != nil {
+			return nil, err
+		}
+		if n >= limit {
+			return nil, errTooManyChats
+		}
+	}
+	return s.open(ctx, name, workspace, false)
+}
+
+// countApp counts the chats of other apps.
+func (s *chatStore) countApp() (n int, err error) {
+	entries, err := os.ReadDir(filepath.Join(s.dir, apiNamespace))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".jsonl") {
+			n++
+		}
+	}
+	return n, err
 }
 
 func (s *chatStore) lock(ctx context.Context, path string, wait bool) (func(), error) {
@@ -277,7 +338,7 @@ func readBounded(r *bufio.Reader, limit int) ([]byte, error) {
 
 func (c *chat) apply(l chatLine) {
 	if l.Reset {
-		c.Messages, c.Sources = nil, nil
+		c.Messages, c.Sources, c.end = nil, nil, chatLine{}
 		return
 	}
 	for _, lb := range l.Labels {
@@ -287,6 +348,9 @@ func (c *chat) apply(l chatLine) {
 	}
 	if l.Role != "" {
 		c.Messages = append(c.Messages, l)
+	}
+	if l.End != "" {
+		c.end = l
 	}
 }
 
@@ -304,6 +368,10 @@ func (c *chat) append(lines ...chatLine) error {
 		l := &lines[i]
 		l.TS = ts
 		l.Content, l.Reasoning = c.store.redact(l.Content), c.store.redact(l.Reasoning)
+		l.NotDone = slices.Clone(l.NotDone)
+		for j := range l.NotDone {
+			l.NotDone[j] = c.store.redact(l.NotDone[j])
+		}
 		l.Calls = slices.Clone(l.Calls)
 		for j := range l.Calls {
 			l.Calls[j].Function.Arguments = redactJSON(l.Calls[j].Function.Arguments, c.store.redact)
@@ -413,6 +481,8 @@ func readChatFile(path string) ([]chatLine, error) {
 	return lines, err
 }
 
+var errNoChat = errors.New("there is no chat")
+
 // read returns the lines of a chat without locking it.
 func (s *chatStore) read(name string) ([]chatLine, error) {
 	path, err := s.path(name)
@@ -421,7 +491,7 @@ func (s *chatStore) read(name string) ([]chatLine, error) {
 	}
 	lines, err := readChatFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no chat %q", name)
+		return nil, fmt.Errorf("%w %q", errNoChat, name)
 	}
 	return lines, err
 }
@@ -433,7 +503,7 @@ func (s *chatStore) remove(ctx context.Context, name string) error {
 		return err
 	}
 	if _, err := os.Lstat(path); err != nil {
-		return fmt.Errorf("there is no chat %q", name)
+		return fmt.Errorf("%w %q", errNoChat, name)
 	}
 	unlock, err := s.lock(ctx, strings.TrimSuffix(path, ".jsonl")+".lock", false)
 	if err != nil {

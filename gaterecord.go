@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -54,11 +55,12 @@ func (s *Sentinel) announce(c *callState) {
 		return
 	}
 	c.said = true
-	summary := c.j.Summary
-	if summary == "" {
-		summary = c.call.Function.Name
-	}
-	c.t.Emit(Event{Type: "call", ID: c.id, Tool: c.call.Function.Name, Summary: s.redact(summary), Risk: c.j.Risk.String()})
+	c.t.Emit(Event{Type: "call", ID: c.id, Tool: c.call.Function.Name, Summary: s.summary(c), Risk: c.j.Risk.String()})
+}
+
+// summary is what the call would do, or at least its tool.
+func (s *Sentinel) summary(c *callState) string {
+	return s.redact(cmp.Or(c.j.Summary, c.call.Function.Name))
 }
 
 // whyNot tells who ended a question that did not allow, and why.

@@ -129,8 +129,8 @@ func TestHouseBudgets(t *testing.T) {
 var imports = map[string]*regexp.Regexp{
 	"flag":                       regexp.MustCompile(`^(main|commands)\.go$`),
 	"os/exec":                    regexp.MustCompile(`^(sandbox.*|notify|shim_linux)\.go$`),
-	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect|sandbox|netproxy|shim_linux)\.go$`),
-	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|sse|task|view|netproxy)\.go$`),
+	"net":                        regexp.MustCompile(`^(tools/(fetch|guard|url)|model|detect|sandbox|netproxy|shim_linux|server)\.go$`),
+	"net/http":                   regexp.MustCompile(`^(tools/fetch|tools/files|model|modelerr|stream|detect|rehearsal|openai|completion|sse|task|view|netproxy|server|ownerapi|apicmd)\.go$`),
 	"unsafe":                     regexp.MustCompile(`^(lock_windows|labels_linux|sandbox_linux|sandbox_other|tty.*|term_.*)\.go$`),
 	"golang.org/x/net/bpf":       regexp.MustCompile(`^seccomp_linux\.go$`),
 	"golang.org/x/net/html":      regexp.MustCompile(`^tools/html\.go$`),

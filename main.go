@@ -43,6 +43,10 @@ Usage:
   picket [flags] PROMPT…          do one task and print the answer
   picket run [flags] PROMPT…      the same, whatever the prompt begins with
   picket chat [flags]             talk, in the terminal
+  picket serve [flags]            serve other apps and you on 127.0.0.1
+  picket stop                     stop every running turn of the server
+  picket api on | off             the OpenAI-compatible API of the server
+  picket api key | status         a new key for it, shown once; how it stands
   picket approvals [list]         questions that wait for an answer
   picket approvals watch          print each as it comes and as it ends
   picket approvals allow ID [--for once|task|session|24h|always]
@@ -87,10 +91,11 @@ What is piped in goes with the prompt as data, not as your words. Without a
 prompt, standard input is the prompt.
 
 Flags go before the prompt. The environment can set PICKET_MODEL,
-PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE, PICKET_VAULT_KEY
-(32 bytes in base64, or file:PATH) and PICKET_HOME (a folder for settings and
-data); OPENAI_API_KEY, with OPENAI_BASE_URL, is used if no model is set. From your
-home folder, picket works in ~/picket.
+PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE, PICKET_LISTEN
+(where to serve), PICKET_VAULT_KEY (32 bytes in base64, or file:PATH) and
+PICKET_HOME (a folder for settings and data); OPENAI_API_KEY, with
+OPENAI_BASE_URL, is used if no model is set. From your home folder, picket works
+in ~/picket.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 finished, but a call was declined,
 expired or denied; 4 the log could not be written; 130, 143, 129, 141 stopped by
@@ -259,7 +264,7 @@ func (p *program) notef(format string, args ...any) {
 
 // planned are words that later versions use as commands. They are not prompts,
 // so that a script written for those does nothing here.
-var planned = []string{"serve", "daemon", "stop", "api", "memory", "goals", "contacts", "skills"}
+var planned = []string{"daemon", "memory", "goals", "contacts", "skills"}
 
 // command runs the command that the first argument names, or a task.
 func (p *program) command(ctx context.Context, args []string) error {
@@ -276,6 +281,12 @@ func (p *program) command(ctx context.Context, args []string) error {
 		return p.task(ctx, rest)
 	case "chat":
 		return p.chat(ctx, rest)
+	case "serve":
+		return p.serve(ctx, rest)
+	case "stop":
+		return p.noArguments(name, rest, func() error { return p.stopCommand(ctx) })
+	case "api":
+		return p.apiCommand(ctx, rest)
 	case "approvals":
 		return p.approvalsCommand(ctx, parseApprovals, rest)
 	case "grants":

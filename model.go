@@ -100,7 +100,7 @@ func newModel(s modelSettings) (*chatModel, error) {
 	s.FirstTimeout = cmp.Or(s.FirstTimeout, 10*time.Minute)
 	if s.transport == nil {
 		own := http.DefaultTransport.(*http.Transport).Clone()
-		own.DisableCompression, s.transport = true, own
+		own.DisableCompression, own.MaxIdleConnsPerHost, s.transport = true, 64, own
 	}
 	m := &chatModel{s: s, url: u, sleep: pause, now: time.Now, learned: quirks{}}
 	m.client = &http.Client{Transport: s.transport, CheckRedirect: func(*http.Request, []*http.Request) error {

@@ -1,16 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 )
 
 // Message is one message of a chat-completions request, as picket sends it.
@@ -88,8 +92,13 @@ type caller struct {
 	AskText func(ctx context.Context, question string) (string, error)
 	Wait    bool
 
-	// Event gets everything that happens, in order with the text. Done gets
-	// the end.
+	// Memory says that an app may have what picket remembers of the owner. epoch
+	// is the turnTable's when its request came in.
+	Memory bool
+	epoch  int
+
+	// Event gets everything that happens, the owner's in order with the text.
+	// Done gets the end.
 	Event func(Event)
 	Done  func(TurnResult, error)
 }
@@ -103,6 +112,15 @@ func (c *caller) source() string {
 		return "goal"
 	}
 	return "owner"
+}
+
+// ownMemory are the tools that read or change what picket remembers of the owner.
+// ("remember" is not among them: what it keeps of an app's is for review.)
+var ownMemory = []string{"recall", "forget", "goals", "contacts"}
+
+// barred reports whether a tool is not for this caller.
+func (c *caller) barred(tool string) bool {
+	return c.Who != whoOwner && !c.Memory && slices.Contains(ownMemory, tool)
 }
 
 type callerKey struct{}
@@ -127,6 +145,10 @@ type chatHandler struct {
 	agent     *Agent
 	chats     *chatStore
 	workspace string
+	maxChats  int        // of other apps; 0 is no limit
+	times     replyTimes // zero: usualTimes
+	turns     turnTable  // of other apps
+	opening   sync.Mutex // their chats are opened one by one
 	debug     func(format string, args ...any)
 }
 
@@ -144,6 +166,9 @@ func badRequest(code, param, format string, args ...any) *apiError {
 
 // writeError answers with an error. Clients are told not to send it again.
 func writeError(w http.ResponseWriter, e *apiError) {
+	if w.Header().Get("X-Request-Id") == "" {
+		w.Header().Set("X-Request-Id", newID("q"))
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Should-Retry", "false")
 	w.WriteHeader(e.status)
@@ -168,9 +193,11 @@ func errorObject(e *apiError) []byte {
 	return b
 }
 
-// ServeHTTP runs one turn for a chat-completions request.
+// ServeHTTP runs one turn for a chat-completions request, or gives the answer of
+// the one before again if the request is that one's, sent again.
 func (h *chatHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := callerOf(r.Context())
+	c, id := callerOf(r.Context()), newID("t")
+	w.Header().Set("X-Request-Id", id)
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		writeError(w, badRequest("invalid_request", "", "the request could not be read"))
@@ -181,29 +208,78 @@ func (h *chatHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, bad)
 		return
 	}
-	name := c.Chat
-	if c.Who != whoOwner {
-		name = apiNamespace + ":" + req.user
+	if len(req.ignored) > 0 {
+		w.Header().Set("X-Picket-Ignored", strings.Join(req.ignored, ", "))
 	}
-	chat, err := h.chats.open(r.Context(), name, h.workspace, c.Who == whoOwner)
+	chat, err := h.open(r.Context(), c, req.user)
 	switch {
 	case errors.Is(err, errChatBusy):
 		writeError(w, &apiError{http.StatusConflict, "chat_busy", "this chat has a running turn; set \"user\" to use another chat", ""})
+		return
+	case errors.Is(err, errTooManyChats):
+		writeError(w, &apiError{http.StatusTooManyRequests, "too_many_chats", err.Error() + "; use one that exists, or ask the owner to delete some (picket chats)", "user"})
 		return
 	case err != nil:
 		if c.Done != nil {
 			c.Done(TurnResult{}, err)
 		} else {
-			h.debug("chat %q: %v", name, err)
+			h.debug("request %s: %v", id, err)
 		}
 		writeError(w, badRequest("turn_failed", "", "the chat could not be opened"))
 		return
 	}
-	h.turn(w, r, c, chat, req)
+	if end, again := h.resent(r, chat, req.text); c.Who != whoOwner && again {
+		err := chat.close()
+		if err != nil {
+			h.debug("request %s: %v", id, err)
+		}
+		w.Header().Set("X-Request-Id", end.Turn)
+		newReplyWriter(w, req, cmp.Or(h.times, usualTimes)).repeat(end)
+		return
+	}
+	h.turn(w, r, c, chat, req, id)
 }
 
-// turn runs the turn in a task of its own and writes what comes of it.
-func (h *chatHandler) turn(w http.ResponseWriter, r *http.Request, c *caller, chat *chat, req completion) {
+func (h *chatHandler) open(ctx context.Context, c *caller, user string) (*chat, error) {
+	if c.Who == whoOwner {
+		return h.chats.open(ctx, c.Chat, h.workspace, true)
+	}
+	h.opening.Lock()
+	defer h.opening.Unlock()
+	return h.chats.openApp(ctx, user, h.workspace, h.maxChats)
+}
+
+// resent reports whether a request is that of the chat's last turn, sent again,
+// and how that turn ended. Clients that mark what they send again say so. One
+// kind repeats a 409 without a mark: that of a turn which was stopped a moment
+// ago.
+func (h *chatHandler) resent(r *http.Request, c *chat, text string) (end chatLine, again bool) {
+	var last chatLine
+	for _, l := range c.Messages {
+		if l.Role == "user" && l.Channel == channelAPI {
+			last = l
+		}
+	}
+	if end = c.end; end.Turn != last.Turn { // picket ended before the turn did
+		end = chatLine{Turn: last.Turn, End: endFailed}
+	}
+	n, err := strconv.Atoi(r.Header.Get("X-Stainless-Retry-Count"))
+	marked := err == nil && n > 0
+	ended, _ := time.Parse(timeLayout, end.TS)
+	stopped := end.End == endStopped && h.chats.now().Sub(ended) < cmp.Or(h.times, usualTimes).resend && repeatsUnmarked(r.UserAgent())
+	return end, last.Turn != "" && (marked || stopped) && sha256.Sum256([]byte(last.Content)) == sha256.Sum256([]byte(h.chats.redact(text)))
+}
+
+// repeatsUnmarked reports whether a user agent is that of the AI SDK.
+func repeatsUnmarked(agent string) bool {
+	return slices.ContainsFunc(strings.Fields(agent), func(p string) bool {
+		return strings.HasPrefix(p, "ai/") || strings.HasPrefix(p, "ai-sdk")
+	})
+}
+
+// turn runs the turn in a task of its own and writes what comes of it. A client
+// that hangs up does not stop an app's turn.
+func (h *chatHandler) turn(w http.ResponseWriter, r *http.Request, c *caller, chat *chat, req completion, id string) {
 	q := newEventQueue()
 	mine := *c
 	if ask := c.Ask; ask != nil { // what was said before the question is shown before it
@@ -212,50 +288,184 @@ func (h *chatHandler) turn(w http.ResponseWriter, r *http.Request, c *caller, ch
 	if ask := c.AskText; ask != nil {
 		mine.AskText = func(ctx context.Context, s string) (string, error) { q.drained(ctx); return ask(ctx, s) }
 	}
-	ctx := r.Context()
-	if c.Who != whoOwner { // a client that hangs up does not stop its turn
-		ctx = context.WithoutCancel(ctx)
-	}
-	t := &Turn{ID: newID("t"), Chat: chat, Caller: &mine, Text: req.text, Piped: c.Piped,
+	t := &Turn{ID: id, Chat: chat, Caller: &mine, Text: req.text, Piped: c.Piped,
 		Request: req.params, Steps: c.Steps, Emit: q.push}
+	ctx := r.Context()
+	if c.Who != whoOwner {
+		base, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+		if !h.turns.begin(c.epoch, id, chat.Name, stop) {
+			err := chat.close()
+			stop(err)
+			writeError(w, endError(errStopped, id))
+			return
+		}
+		ctx = base
+		if c.Event != nil { // also when nobody reads the reply
+			t.Emit = func(e Event) { c.Event(e); q.push(e) }
+		}
+	}
 	go func() {
 		res, err := h.agent.Do(ctx, t)
+		if c.Who != whoOwner {
+			err = h.settle(ctx, t, res, err)
+		}
 		if closeErr := chat.close(); err == nil {
 			err = closeErr
 		}
+		h.turns.end(id)
 		q.finish(res, err)
 	}()
-	out := newReplyWriter(w, req)
-	ping := time.NewTicker(15 * time.Second)
+	h.reply(newReplyWriter(w, req, cmp.Or(h.times, usualTimes)), r, c, q, id)
+}
+
+// settle keeps how an app's turn ended, in the chat, and why it failed, in the
+// log.
+func (h *chatHandler) settle(ctx context.Context, t *Turn, res TurnResult, err error) error {
+	line := chatLine{Turn: t.ID, Channel: t.Caller.Channel, End: endDone, Content: res.Text, NotDone: res.NotDone, Cut: res.Cut, Usage: &res.Usage}
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), errStopped):
+		line.End, err = endStopped, errStopped
+	case err != nil:
+		line.End = endFailed
+		h.debug("turn %s of %s: %v", t.ID, t.Chat.Name, err)
+		rec := t.record(apiRecord{Op: "failed: " + h.agent.redact(err.Error()), Refused: map[string]int{}})
+		rec.Call = t.ID
+		err = errors.Join(err, h.agent.log.Append(context.WithoutCancel(ctx), false, rec))
+	}
+	return errors.Join(err, t.Chat.append(line))
+}
+
+// reply writes what comes out of the queue until the turn ends or nobody reads.
+func (h *chatHandler) reply(out *replyWriter, r *http.Request, c *caller, q *eventQueue, id string) {
+	ping := time.NewTicker(out.times.ping)
 	defer ping.Stop()
+	hold := time.NewTimer(out.times.hold)
+	defer hold.Stop()
+	gone := r.Context().Done()
+	if c.Who == whoOwner { // whose turn ends by it
+		gone = nil
+	}
 	for {
 		select {
 		case <-q.ready:
 		case <-ping.C:
 			out.ping()
-			continue
+		case <-hold.C:
+			out.begin()
+		case <-gone: // or only done with sending: writing will tell
+			gone = nil
+			out.begin()
+			out.ping()
 		}
 		events, done := q.take()
 		for _, e := range events {
-			if e.Type == "text" && !e.thinking && !e.wait {
+			switch {
+			case e.Type == "text" && !e.thinking && !e.wait:
 				out.text(e.Text)
+			case e.Type == "notice":
+				out.notice(e.Text)
 			}
-			if c.Event != nil {
+			if c.Event != nil && c.Who == whoOwner {
+				out.flush()
 				c.Event(e)
 			}
 		}
+		out.flush()
 		q.taken()
+		if out.dead && c.Who != whoOwner {
+			q.leave()
+			return
+		}
 		if done {
 			break
 		}
 	}
-	if q.err != nil && c.Done == nil {
-		h.debug("turn %s: %v", t.ID, q.err)
-	}
-	out.end(q.result, q.err)
+	out.end(q.result, q.err, id)
 	if c.Done != nil {
 		c.Done(q.result, q.err)
 	}
+}
+
+// Why an app's turn ended before its time.
+var errStopped = errors.New("stopped")
+
+// A turnTable knows the turns that other apps have running. The zero table is
+// ready for use.
+type turnTable struct {
+	mu      sync.Mutex
+	epoch   int // counts the stops
+	closed  bool
+	running map[string]runningTurn
+	group   sync.WaitGroup
+}
+
+type runningTurn struct {
+	Turn  string    `json:"turn"`
+	Chat  string    `json:"chat"`
+	Since time.Time `json:"since"`
+	stop  context.CancelCauseFunc
+}
+
+// now is what a request has to bring that came in now.
+func (t *turnTable) now() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.epoch
+}
+
+// begin enters a turn, unless all were stopped since its request came in.
+func (t *turnTable) begin(epoch int, id, chat string, stop context.CancelCauseFunc) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || epoch != t.epoch {
+		return false
+	}
+	if t.running == nil {
+		t.running = map[string]runningTurn{}
+	}
+	t.running[id] = runningTurn{id, chat, time.Now(), stop}
+	t.group.Add(1)
+	return true
+}
+
+func (t *turnTable) end(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r, ok := t.running[id]; ok {
+		r.stop(nil)
+		delete(t.running, id)
+		t.group.Done()
+	}
+}
+
+// stop stops every turn and returns how many there were; with last none begins
+// after.
+func (t *turnTable) stop(last bool) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.epoch++
+	t.closed = t.closed || last
+	for _, r := range t.running {
+		r.stop(errStopped)
+	}
+	return len(t.running)
+}
+
+// wait returns when no turn runs, or ctx ends.
+func (t *turnTable) wait(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { t.group.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// list returns the running turns, the oldest first.
+func (t *turnTable) list() []runningTurn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.SortedFunc(maps.Values(t.running), func(a, b runningTurn) int { return a.Since.Compare(b.Since) })
 }
 
 // An eventQueue carries events from a turn to its writer. The turn never waits
@@ -267,6 +477,7 @@ type eventQueue struct {
 	list   []Event
 	open   int // taken but not yet written
 	idle   chan struct{}
+	left   bool
 	done   bool
 	result TurnResult
 	err    error
@@ -283,9 +494,19 @@ func (q *eventQueue) signal() {
 
 func (q *eventQueue) push(e Event) {
 	q.mu.Lock()
-	q.list = append(q.list, e)
+	if !q.left {
+		q.list = append(q.list, e)
+	}
 	q.mu.Unlock()
 	q.signal()
+}
+
+// leave says that nobody takes any more.
+func (q *eventQueue) leave() {
+	q.mu.Lock()
+	q.list, q.left = nil, true
+	q.mu.Unlock()
+	q.taken()
 }
 
 func (q *eventQueue) finish(res TurnResult, err error) {
@@ -329,181 +550,4 @@ func (q *eventQueue) drained(ctx context.Context) {
 	case <-idle:
 	case <-ctx.Done():
 	}
-}
-
-// completion is a request that was understood.
-type completion struct {
-	text   string // the last message of the user
-	user   string // the name of an app's chat
-	stream bool
-	usage  bool // a usage chunk is wanted
-	params ModelRequest
-}
-
-// incoming is a chat-completions request as clients send it. What is not listed
-// is ignored.
-type incoming struct {
-	Model         *string           `json:"model"`
-	Messages      []incomingMessage `json:"messages"`
-	Stream        bool              `json:"stream"`
-	StreamOptions *struct {
-		IncludeUsage bool `json:"include_usage"`
-	} `json:"stream_options"`
-	User                json.RawMessage `json:"user"`
-	MaxTokens           *int            `json:"max_tokens"`
-	MaxCompletionTokens *int            `json:"max_completion_tokens"`
-	Temperature         *float64        `json:"temperature"`
-	TopP                *float64        `json:"top_p"`
-	Seed                *int64          `json:"seed"`
-	Stop                json.RawMessage `json:"stop"`
-	N                   *int            `json:"n"`
-	ToolChoice          json.RawMessage `json:"tool_choice"`
-	ResponseFormat      *struct {
-		Type string `json:"type"`
-	} `json:"response_format"`
-	Modalities []string        `json:"modalities"`
-	Audio      json.RawMessage `json:"audio"`
-}
-
-type incomingMessage struct {
-	Role    string          `json:"role"`
-	Content json.RawMessage `json:"content"`
-}
-
-// parseCompletion reads a request: only its last user message is taken, as
-// words of whoever sent it.
-func parseCompletion(body []byte) (completion, *apiError) {
-	var in incoming
-	if !utf8.Valid(body) {
-		return completion{}, badRequest("invalid_request", "", "the request is not valid UTF-8")
-	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
-			return completion{}, badRequest("invalid_request", wrong.Field, "%q has the wrong type", wrong.Field)
-		}
-		return completion{}, badRequest("invalid_request", "", "the request is not valid JSON")
-	}
-	if in.Model != nil && *in.Model != "" && *in.Model != modelID {
-		return completion{}, &apiError{http.StatusNotFound, "model_not_found",
-			fmt.Sprintf("there is no model %q here; use %q", *in.Model, modelID), "model"}
-	}
-	if bad := in.unsupported(); bad != nil {
-		return completion{}, bad
-	}
-	out := completion{stream: in.Stream, usage: in.StreamOptions != nil && in.StreamOptions.IncludeUsage}
-	out.params = ModelRequest{Temperature: in.Temperature, TopP: in.TopP, Seed: in.Seed}
-	for _, n := range []*int{in.MaxTokens, in.MaxCompletionTokens} {
-		if n != nil && *n > 0 {
-			out.params.MaxTokens = *n
-		}
-	}
-	var bad *apiError
-	if out.params.Stop, bad = stopWords(in.Stop); bad != nil {
-		return completion{}, bad
-	}
-	if out.user, bad = userName(in.User); bad != nil {
-		return completion{}, bad
-	}
-	out.text, bad = lastUserText(in.Messages)
-	return out, bad
-}
-
-func (in *incoming) unsupported() *apiError {
-	no := func(param string) *apiError {
-		return badRequest("unsupported_parameter", param, "%q is not supported with this value", param)
-	}
-	choice := strings.TrimSpace(string(in.ToolChoice))
-	switch {
-	case choice == `"required"` || strings.HasPrefix(choice, "{"):
-		return no("tool_choice")
-	case in.N != nil && *in.N != 1:
-		return no("n")
-	case in.ResponseFormat != nil && in.ResponseFormat.Type != "text":
-		return no("response_format")
-	case len(in.Audio) > 0 && string(in.Audio) != "null":
-		return no("audio")
-	}
-	for _, m := range in.Modalities {
-		if m != "text" {
-			return no("modalities")
-		}
-	}
-	return nil
-}
-
-func stopWords(raw json.RawMessage) ([]string, *apiError) {
-	var one string
-	var many []string
-	switch {
-	case len(raw) == 0 || string(raw) == "null":
-		return nil, nil
-	case json.Unmarshal(raw, &one) == nil:
-		return []string{one}, nil
-	case json.Unmarshal(raw, &many) == nil:
-		return many, nil
-	}
-	return nil, badRequest("invalid_request", "stop", "\"stop\" must be a string or a list of strings")
-}
-
-func userName(raw json.RawMessage) (string, *apiError) {
-	name := ""
-	if len(raw) > 0 && string(raw) != "null" {
-		if err := json.Unmarshal(raw, &name); err != nil {
-			return "", badRequest("invalid_request", "user", "\"user\" must be a string")
-		}
-	}
-	if name = strings.TrimSpace(name); name == "" {
-		return "default", nil
-	}
-	if err := checkChatName(name); err != nil {
-		return "", badRequest("invalid_request", "user", "\"user\": %v", err)
-	}
-	return name, nil
-}
-
-func lastUserText(list []incomingMessage) (string, *apiError) {
-	last := -1
-	for i, m := range list {
-		switch m.Role {
-		case "user":
-			last = i
-		case "assistant", "tool", "function":
-			if i == len(list)-1 {
-				return "", badRequest("invalid_request", "messages", "the list must end with a message of the user, not of role %q", m.Role)
-			}
-		}
-	}
-	if last < 0 {
-		return "", badRequest("no_user_message", "messages", "there is no message of the user")
-	}
-	text, bad := contentText(list[last].Content)
-	if bad == nil && strings.TrimSpace(text) == "" {
-		bad = badRequest("no_user_message", "messages", "the message of the user is empty")
-	}
-	return text, bad
-}
-
-// contentText reads a string, or text parts joined by a line feed. Other parts
-// are refused, never dropped.
-func contentText(raw json.RawMessage) (string, *apiError) {
-	var s string
-	if len(raw) == 0 || json.Unmarshal(raw, &s) == nil {
-		return s, nil
-	}
-	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", badRequest("invalid_request", "messages", "the content of a message must be text")
-	}
-	var texts []string
-	for _, p := range parts {
-		if p.Type != "text" && p.Type != "input_text" {
-			return "", badRequest("unsupported_content", "messages", "a part of type %q is not supported", p.Type)
-		}
-		texts = append(texts, p.Text)
-	}
-	return strings.Join(texts, "\n"), nil
 }

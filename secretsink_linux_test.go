@@ -88,7 +88,7 @@ func newSinkRig(t *testing.T, settings string) *sinkRig {
 		t.Fatal(err)
 	}
 	write(t, r.ws+"/x", "x")
-	r.env = []string{"PATH=" + r.dir + "/bin:" + os.Getenv("PATH"), "PICKET_HOME=" + r.dir + "/home", "HOME=" + r.dir, "TMPDIR=" + r.dir}
+	r.env = []string{"PATH=" + r.dir + "/bin:" + os.Getenv("PATH"), "PICKET_HOME=" + r.dir + "/home", "HOME=" + r.dir, "TMPDIR=" + r.dir, quickExit}
 	r.model = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -42,9 +42,10 @@ type Sentinel struct {
 // A Result is what a call came to, in words for the model.
 type Result struct {
 	Text      string
-	Refused   bool  // declined, expired, or denied by policy or guard
-	Declined  bool  // by an answer, or for want of one
-	LogFailed error // it could not be recorded, so nothing more may run
+	Refused   bool   // declined, expired, or denied by policy or guard
+	Declined  bool   // by an answer, or for want of one
+	LogFailed error  // it could not be recorded, so nothing more may run
+	Summary   string // of the call
 }
 
 // Steps before the policy's own (see policy.go), beside stepGuard.
@@ -88,7 +89,11 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 			s.debug("panic in call %s: %v\n%s", c.id, p, debug.Stack())
 			res = s.afterPanic(ctx, c)
 		}
+		res.Summary = s.summary(c)
 	}()
+	if t.Caller.barred(call.Function.Name) {
+		return s.refuse(ctx, c, stepGuard, "what picket remembers of the owner is not for other apps")
+	}
 	if why, step := s.prepare(c); why != "" {
 		return s.refuse(ctx, c, step, why)
 	}

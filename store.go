@@ -280,6 +280,12 @@ func runGone(dir, id string) bool {
 func sweepRuns(runs string) {
 	list, _ := os.ReadDir(runs)
 	for _, e := range list {
+		if run, ok := strings.CutSuffix(e.Name(), servesSuffix); ok {
+			if runGone(filepath.Dir(runs), run) {
+				os.Remove(filepath.Join(runs, e.Name()))
+			}
+			continue
+		}
 		f, err := os.OpenFile(filepath.Join(runs, e.Name()), os.O_RDWR|noFollow, 0)
 		if err != nil {
 			continue

@@ -1,0 +1,3 @@
+module picket/testdata/bench/relay
+
+go 1.26.5
