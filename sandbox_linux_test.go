@@ -41,7 +41,7 @@ func TestBoxAsPlainUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "-test.run=^TestBox", "-test.v",
-		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf|NamesNew|Nested|Tools|SeesPrograms|PythonBelow|OutputFlood|ManyAtOnce|FromTheWorkspace|NetworkPrograms/pip|NetworkPrograms/npm|TimeStandsStill|ItsOwnBinary|NetworkHelper|ThroughGit", "-test.timeout=120s")
+		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf|NamesNew|Nested|Tools|SeesPrograms|PythonBelow|OutputFlood|ManyAtOnce|FromTheWorkspace|NetworkPrograms/pip|NetworkPrograms/npm|TimeStandsStill|ItsOwn|NetworkHelper|ThroughGit", "-test.timeout=120s")
 	cmd.Dir = "/"
 	cmd.Env = []string{quickExit, "PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir + "/home",
 		"TMPDIR=" + dir + "/home", "LANG=C.UTF-8", "PICKET_TEST_REQUIRE=" + os.Getenv("PICKET_TEST_REQUIRE")}
