@@ -572,7 +572,7 @@ func (s *Sentinel) follow(ctx context.Context, c *callState) (func(tools.Output)
 			files, err = s.labels.end(w, oneOfEach(c.t.Chat.Sources))
 		}
 		if err == nil && len(files) > 0 {
-			err = s.log.Append(context.WithoutCancel(ctx), false, c.fileRecords(files, roots)...)
+			err = s.log.Append(context.WithoutCancel(ctx), false, s.fileRecords(c, files, roots)...)
 		}
 		if err != nil {
 			s.debug("labels of call %s: %v", c.id, err)
@@ -594,13 +594,13 @@ func oneOfEach(all []chatLabel) (out []chatLabel) {
 
 // fileRecords are the records of files that were labelled: one each, or one for
 // all of them where they are many.
-func (c *callState) fileRecords(files []labelFile, roots []string) (recs []Record) {
+func (s *Sentinel) fileRecords(c *callState, files []labelFile, roots []string) (recs []Record) {
 	source := c.tool.Name
 	if len(files) > 8 {
 		source, files = fmt.Sprintf("%s: %d files", source, len(files)), []labelFile{{Path: pathText(roots[0])}}
 	}
 	for _, f := range files {
-		recs = append(recs, c.record(labelRecord{Set: c.t.Chat.labels().List(), Source: source, Path: string(f.Path)}))
+		recs = append(recs, c.record(labelRecord{Set: c.t.Chat.labels().List(), Source: source, Path: s.redact(string(f.Path))}))
 	}
 	return recs
 }

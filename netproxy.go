@@ -201,7 +201,7 @@ func (p *netProxy) use(d tools.Dest, refused string) *netUse {
 
 // dialUse connects to what was decided on, and counts. The transport does not wait
 // for it; close does.
-func (p *netProxy) dialUse(addr string, d tools.Dest) (net.Conn, error) {
+func (p *netProxy) dialUse(addr string, d tools.Dest) (*countedConn, error) {
 	if !p.enter() {
 		return nil, p.ctx.Err()
 	}
@@ -228,6 +228,14 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.use.out.Add(int64(n))
 	return n, err
+}
+
+// CloseWrite ends what is sent; the answer may be yet to come.
+func (c *countedConn) CloseWrite() error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return tcp.CloseWrite()
+	}
+	return c.Close()
 }
 
 // refuse answers a request that is not carried on.
@@ -348,13 +356,14 @@ func (p *netProxy) tunnel(w http.ResponseWriter, r *http.Request, u tools.URL, d
 	}
 }
 
-// join copies both ways until one side ends: what it sent before is passed on.
-func join(client net.Conn, from io.Reader, server net.Conn) {
+// join copies both ways until the server ends: what it sent before is passed on.
+func join(client net.Conn, from io.Reader, server *countedConn) {
+	defer server.Close()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		io.Copy(server, from)
-		server.Close()
+		server.CloseWrite()
 	}()
 	io.Copy(client, server)
 	client.Close()

@@ -476,6 +476,63 @@ func TestNetProxyGuardsTheAddress(t *testing.T) {
 	}
 }
 
+// A client that has said all may be waiting for the answer still.
+func TestNetProxyClientThatSaidAll(t *testing.T) {
+	r := newProxyRig(t, all)
+	said := make(chan struct{})
+	r.web.mux.HandleFunc("ok.test/late", func(w http.ResponseWriter, _ *http.Request) {
+		<-said
+		io.WriteString(w, "late")
+	})
+	conn, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Minute))
+	io.WriteString(conn, "CONNECT ok.test:443 HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: "CONNECT"}); err != nil {
+		t.Fatal(err)
+	}
+	c := tls.Client(conn, &tls.Config{ServerName: "ok.test", InsecureSkipVerify: true})
+	io.WriteString(c, "GET /late HTTP/1.0\r\nHost: ok.test\r\n\r\n")
+	conn.(*net.TCPConn).CloseWrite()
+	time.AfterFunc(100*time.Millisecond, func() { close(said) })
+	if b, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(b), "late") {
+		t.Errorf("in a tunnel: %q, %v", b, err)
+	}
+
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() {
+		if c, err := server.Accept(); err == nil {
+			b, _ := io.ReadAll(c)
+			fmt.Fprintf(c, "%s answered", b)
+			c.Close()
+		}
+	}()
+	relayed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relayed.Close()
+	go r.p.relay(relayed, uint16(server.Addr().(*net.TCPAddr).Port))
+	conn, err = net.Dial("tcp", relayed.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Minute))
+	io.WriteString(conn, "asked and")
+	conn.(*net.TCPConn).CloseWrite()
+	if b, err := io.ReadAll(conn); err != nil || string(b) != "asked and answered" {
+		t.Errorf("of a port of this machine: %q, %v", b, err)
+	}
+}
+
 func TestNetProxyWithoutAGateAllowsNothing(t *testing.T) {
 	w := newWeb(t)
 	p := newNetProxy(context.Background(), nil, w.dial, func() func() { return func() {} })

@@ -329,13 +329,18 @@ func newRedactSet(list []secretValue) *redactSet {
 }
 
 // formsOf returns a value as it stands in ordinary text, in JSON (as Go,
-// JavaScript, Python and PHP write it), in Go's %q and %+q, in URLs (by the
+// JavaScript, Python and PHP write it), in Go's %q and %+q, in the single quotes
+// of a shell, of Python and of JavaScript, in URLs (by the
 // several sets of bytes that encoders leave alone), in HTML, in hexadecimal and,
 // for each of the three places that it can have in a longer text, the digits in
 // base64 that depend on it alone.
 func formsOf(v string) []string {
 	inner := func(s string) string { return s[1 : len(s)-1] }
-	forms := []string{v, inner(strconv.Quote(v)), inner(strconv.QuoteToASCII(v))}
+	forms := []string{v, inner(strconv.Quote(v)), inner(strconv.QuoteToASCII(v)), strings.ReplaceAll(v, "'", `'\''`), strings.ReplaceAll(v, "'", `'"'"'`)}
+	for _, s := range forms[1:3] { // in single quotes
+		s = strings.ReplaceAll(s, `\"`, `"`)
+		forms = append(forms, s, strings.ReplaceAll(s, "'", `\'`))
+	}
 	for _, encode := range []func(any) ([]byte, error){json.Marshal, marshalPlain} {
 		b, _ := encode(v) // a string has a form always
 		var ascii []byte

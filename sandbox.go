@@ -114,6 +114,11 @@ func newSandbox(cfg boxConfig) (*sandbox, error) {
 	s.findBox()
 	s.findNetwork()
 	s.env = s.childEnv(os.Environ())
+	for _, name := range cfg.PassEnv {
+		if _, set := os.LookupEnv(name); set && s.env[name] != os.Getenv(name) {
+			s.notes = append(s.notes, fmt.Sprintf("no call gets %s of sandbox.env: its name is that of a credential or of what steers programs, or its value holds a password", name))
+		}
+	}
 	for _, h := range s.hide {
 		if root := firstWithin(h, s.roots); root != "" && !s.state.Boxed {
 			return nil, fmt.Errorf("%q holds %q, and there is no sandbox to hide it", root, h)

@@ -31,11 +31,13 @@ const (
 // box is what a sandbox knows of bubblewrap and of the file system it makes.
 type box struct {
 	bwrap   string
-	without []string          // options that this bubblewrap or this machine refuses
-	filter  []byte            // of system calls
-	base    mountSet          // what every call sees
-	links   map[string]string // the usual links in the root folder, and their targets
-	etc     []string          // what root could read in /etc and a plain user could not
+	without []string               // options that this bubblewrap or this machine refuses
+	filter  []byte                 // of system calls
+	base    mountSet               // what every call sees
+	links   map[string]string      // the usual links in the root folder, and their targets
+	etc     []string               // what root could read in /etc and a plain user could not
+	self    string                 // picket's own program file, if tools could write it; "" if not
+	devices map[string]fs.FileMode // of root, whose calls could change them
 }
 
 // findBox makes a box with the very arguments of a call, doing without what
@@ -166,7 +168,11 @@ func (s *sandbox) layout() {
 		b.base.add(mount{p, p, mountRO})
 	}
 	s.addPython()
+	if self, err := os.Executable(); err == nil && firstWithin(resolveExisting(self), s.roots) != "" {
+		b.self = resolveExisting(self)
+	}
 	if os.Geteuid() == 0 {
+		b.devices = readDevices()
 		b.etc = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssh", "/etc/ssl/private"}
 		filepath.WalkDir("/etc", func(p string, e fs.DirEntry, err error) error {
 			if fi, err := os.Lstat(p); err == nil && (fi.Mode()&4 == 0 || fi.IsDir() && fi.Mode()&1 == 0) {
@@ -209,6 +215,28 @@ func (s *sandbox) addPython() {
 		}
 		return
 	}
+}
+
+// readDevices returns the modes of the devices that a box shares with the machine.
+// As root a call could change them: bubblewrap has no read-only mount for devices.
+func readDevices() map[string]fs.FileMode {
+	modes := map[string]fs.FileMode{}
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		if fi, err := os.Stat("/dev/" + name); err == nil {
+			modes["/dev/"+name] = fi.Mode()
+		}
+	}
+	return modes
+}
+
+// restoreDevices puts the modes back and says so.
+func (b *box) restoreDevices() (notes []string) {
+	for p, mode := range b.devices {
+		if fi, err := os.Stat(p); err == nil && fi.Mode() != mode {
+			notes = append(notes, fmt.Sprintf("the mode of %s was changed; putting it back: %v", p, cmp.Or(os.Chmod(p, mode), errors.New("done"))))
+		}
+	}
+	return notes
 }
 
 func readSmall(p string) string {
@@ -267,6 +295,9 @@ func (s *sandbox) mounts(c tools.Command, repos []gitRepo) ([]mount, error) {
 		}
 	}
 	gitMounts(m, c, repos)
+	if _, err := os.Lstat(s.box.self); err == nil { // what the owner runs next, outside the box
+		m.add(mount{s.box.self, s.box.self, mountRO})
+	}
 	if c.Network && !s.state.NetProxied || slices.Contains(s.box.without, "--unshare-net") {
 		m.addResolver("/etc/resolv.conf")
 	}
@@ -319,8 +350,12 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int, more ..
 	}
 	add("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--json-status-fd", "3", "--block-fd", "4")
 	add(more...)
-	// As root bubblewrap leaves /proc/sys writable, core_pattern included.
-	add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
+	// As root bubblewrap leaves /proc/sys writable, core_pattern included. Process 1
+	// is bubblewrap itself: its "exe" leads to the program file outside, and its
+	// owner could change the mode of that.
+	add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
+	tmpfs("0555", 4096, "/proc/1")
+	add("--dev", "/dev")
 	tmpfs("1777", tmpSize/4, "/dev/shm")
 	tmpfs("1777", tmpSize, "/tmp")
 	add("--perms", "0700", "--dir", boxHome)
@@ -349,7 +384,7 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int, more ..
 			add("--remount-ro", m.dst)
 		}
 	}
-	add("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", s.roots[0], "--")
+	add("--remount-ro", "/proc/1", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", s.roots[0], "--")
 	return append(a, argv...)
 }
 
@@ -390,7 +425,7 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	h.result(&res)
 	res.Net = network.close()
 	repos, _ = s.findRepos() // if it fails, all of them count as changed
-	res.Notes = append(res.Notes, gitNotes(before, gitState(repos, written))...)
+	res.Notes = append(append(res.Notes, gitNotes(before, gitState(repos, written))...), s.box.restoreDevices()...)
 	return res
 }
 

@@ -41,7 +41,7 @@ func TestBoxAsPlainUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "-test.run=^TestBox", "-test.v",
-		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf|NamesNew|Nested|Tools|SeesPrograms|PythonBelow|OutputFlood|ManyAtOnce|FromTheWorkspace|NetworkPrograms/pip|NetworkPrograms/npm|TimeStandsStill|ItsOwnBinary|NetworkHelper|ThroughGit", "-test.timeout=120s")
+		"-test.skip=NamesWhat|OddWorkspaces|FollowsNoForged|EndsEverything/boxed=false|Outlives|FailsInMidRun|MissingOrHalf|NamesNew|Nested|Tools|SeesPrograms|PythonBelow|OutputFlood|ManyAtOnce|FromTheWorkspace|NetworkPrograms/pip|NetworkPrograms/npm|TimeStandsStill|ItsOwn|NetworkHelper|ThroughGit", "-test.timeout=120s")
 	cmd.Dir = "/"
 	cmd.Env = []string{quickExit, "PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir + "/home",
 		"TMPDIR=" + dir + "/home", "LANG=C.UTF-8", "PICKET_TEST_REQUIRE=" + os.Getenv("PICKET_TEST_REQUIRE")}
@@ -202,6 +202,69 @@ func TestBoxProcSysIsReadOnly(t *testing.T) {
 		if got := printed(t, s, "test ! -e "+p+" || test ! -w "+p+" || echo writable"); got != "" {
 			t.Errorf("%s: %s", p, got)
 		}
+	}
+}
+
+// The first process of a box runs bubblewrap's own file, on the machine's mount.
+func TestBoxDoesNotReachItsMaker(t *testing.T) {
+	needBox(t)
+	dir := t.TempDir()
+	bwrap, err := exec.LookPath("bwrap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(bwrap)
+	if err == nil {
+		err = os.WriteFile(dir+"/bwrap", b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	s := testBox(t, nil)
+	if s.box.bwrap != dir+"/bwrap" {
+		t.Fatal(s.box.bwrap)
+	}
+	said := printed(t, s, `for p in /proc/[0-9]* /proc/self/task/*; do chmod 700 $p/exe; touch $p/exe; done; ls -A /proc/1; cat /proc/self/stat >/dev/null && echo end`)
+	fi, err := os.Stat(dir + "/bwrap")
+	if err != nil || fi.Mode() != 0o755 || !strings.HasSuffix(said, "end") {
+		t.Errorf("mode %v, %v\n%s", fi.Mode(), err, said)
+	}
+}
+
+func TestBoxDeviceModesArePutBack(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "null")
+	if err := os.WriteFile(p, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := box{devices: map[string]fs.FileMode{p: 0o640}}
+	notes := b.restoreDevices()
+	if fi, err := os.Stat(p); err != nil || fi.Mode() != 0o640 || len(notes) != 1 || !strings.Contains(notes[0], p) {
+		t.Errorf("%v, %v, %q", fi.Mode(), err, notes)
+	}
+	if notes := b.restoreDevices(); notes != nil {
+		t.Errorf("nothing was changed: %q", notes)
+	}
+	if s := testBox(t, nil); (s.box.devices["/dev/null"] != 0) != (os.Geteuid() == 0) {
+		t.Errorf("devices %v", s.box.devices)
+	}
+}
+
+// What the owner runs next is not a program that a call made.
+func TestBoxKeepsItsOwnProgram(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := testBox(t, func(c *boxConfig) { c.ExtraRoots = []string{filepath.Dir(self)} })
+	said := printed(t, s, fmt.Sprintf("echo x >x; mv -f x %[1]s; rm -f %[1]s; chmod 700 %[1]s; mv %[2]s %[2]s.old; test -x %[1]s && echo there", shellWord(self), shellWord(filepath.Dir(self))))
+	after, err := os.Stat(self)
+	if err != nil || !os.SameFile(before, after) || before.Mode() != after.Mode() || !strings.HasSuffix(said, "there") {
+		t.Errorf("%v\n%s", err, said)
 	}
 }
 
@@ -388,11 +451,11 @@ func TestBoxArguments(t *testing.T) {
 	got := strings.Join(s.bwrapArgs(c, mounts, 5), " ")
 	want := "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --unshare-net --disable-userns " +
 		"--cap-drop ALL --new-session --die-with-parent --json-status-fd 3 --block-fd 4 " +
-		"--proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --perms 1777 --size 536870912 --tmpfs /dev/shm " +
+		"--proc /proc --ro-bind /proc/sys /proc/sys --perms 0555 --size 4096 --tmpfs /proc/1 --dev /dev --perms 1777 --size 536870912 --tmpfs /dev/shm " +
 		"--perms 1777 --size 2147483648 --tmpfs /tmp --perms 0700 --dir /tmp/home --ro-bind /usr /usr --bind /ws /ws " +
 		"--perms 0555 --size 4096 --tmpfs /ws/data --symlink usr/bin /bin " +
 		"--symlink /h/.cargo /tmp/home/.cargo --symlink /h/lib /tmp/home/lib " +
-		"--perms 0444 --ro-bind-data 5 /run/script --remount-ro /ws/data --remount-ro /dev --remount-ro / --chdir /ws -- --bind / /run/script"
+		"--perms 0444 --ro-bind-data 5 /run/script --remount-ro /ws/data --remount-ro /proc/1 --remount-ro /dev --remount-ro / --chdir /ws -- --bind / /run/script"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -33,6 +33,22 @@ func plainSandbox(t *testing.T) *sandbox {
 	return s
 }
 
+// What the owner named, and no child gets, is said.
+func TestChildEnvironmentSaysWhatItLacks(t *testing.T) {
+	t.Setenv("PICKET_TEST_DIR", "/x")
+	t.Setenv("MY_PLAIN", "v")
+	t.Setenv("MY_TOKEN", "v")
+	t.Setenv("MY_URL", "https://user:pw@host/")
+	s, err := newSandbox(boxConfig{Mode: "off", Workspace: t.TempDir(), PassEnv: []string{"MY_PLAIN", "MY_TOKEN", "MY_URL", "PICKET_TEST_DIR", "MY_UNSET"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Join(s.Notes(), "\n")
+	if strings.Count(said, "no call gets") != 3 || !strings.Contains(said, "MY_TOKEN ") || !strings.Contains(said, "MY_URL ") || strings.Contains(said, "pw@") || s.Env()["MY_PLAIN"] != "v" {
+		t.Errorf("%s\n%v", said, s.Env())
+	}
+}
+
 func TestHeadTailKeepsBothEnds(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

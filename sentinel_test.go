@@ -357,7 +357,8 @@ func TestGateRedacts(t *testing.T) {
 	const secret = "sk-test-0123456789abcdef"
 	red := newRedactor([]secretValue{{Value: secret, Mark: "model key"}})
 	r.gate.redact = red.String
-	r.j.Summary = "act on " + secret
+	r.j = tools.Judgement{Summary: "act on " + secret, Risk: tools.Moderate, ReadsUntrusted: true,
+		Targets: []tools.Target{{Key: "act:" + secret, Widest: tools.Always}}, Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: []string{secret + ".test"}}}
 	r.does = func(_ context.Context, c *tools.Call) tools.Output {
 		return tools.Output{Text: "it is " + secret, Err: "bad " + secret, Notes: []string{secret}}
 	}

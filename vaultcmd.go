@@ -197,6 +197,9 @@ func (a *app) checkVault(ctx context.Context, add func(name string, err error, l
 		}
 	}
 	line := a.vault.path + " (none yet)"
+	if st, _ := stateOf(a.folders.Data); st.Vault > 0 {
+		line = a.vault.path + " (removed; what it held is not kept out of texts)"
+	}
 	if kdf != "" {
 		line = fmt.Sprintf("%s: secrets: %d, opened by %s", a.vault.path, len(list), map[string]string{"key": "a key", "argon2id": "a passphrase"}[kdf])
 	}
