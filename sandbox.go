@@ -219,6 +219,20 @@ func (s *sandbox) lookPath(name string) string {
 	return ""
 }
 
+// shadowed reports whether a call could put another program in the place of the one
+// that a bare name means, path ("" for none).
+func (s *sandbox) shadowed(name, path string) bool {
+	for _, dir := range filepath.SplitList(s.env["PATH"]) {
+		if firstWithin(filepath.Clean(dir), s.roots) != "" || firstWithin(resolveExisting(dir), s.roots) != "" {
+			return true
+		}
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil && path != "" && s.see(p) == path {
+			return false
+		}
+	}
+	return false
+}
+
 // Missing names, for doctor, what lies on PATH or is a usual cache below home
 // and is not seen by a boxed call, with the setting that admits it.
 func (s *sandbox) Missing() (out []string) {

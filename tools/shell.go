@@ -73,7 +73,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	a.judgeWrites(&j, facts)
 	for i := range a.calls {
-		a.calls[i].judge(&j, facts)
+		a.calls[i].judge(&j, facts, len(a.calls) > 1)
 	}
 	if len(j.Targets) == 0 {
 		// Nothing but builtins: still something to name on a card and grant.
@@ -201,6 +201,13 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 	}
 }
 
+func (j *Judgement) pin(name, path string) {
+	if j.Pins == nil {
+		j.Pins = map[string]string{}
+	}
+	j.Pins[name] = path
+}
+
 func (j *Judgement) warn(w string) {
 	if !slices.Contains(j.Warnings, w) {
 		j.Warnings = append(j.Warnings, w)
@@ -222,7 +229,7 @@ func systemPath(p string) bool {
 }
 
 // judge turns one program that the line reaches into its target.
-func (c *progCall) judge(j *Judgement, facts Facts) {
+func (c *progCall) judge(j *Judgement, facts Facts, among bool) {
 	if facts.sureFolder(c.unless) {
 		return
 	}
@@ -234,6 +241,13 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 	}
 	f, known := facts.Programs[c.word]
 	qualified := strings.Contains(c.word, "/")
+	if f.Shadowed && among { // what runs before it can put another one there
+		if f.Path != "" && facts.Boxed {
+			j.pin(c.word, f.Path)
+		} else {
+			limit("a folder of programs that can be changed here comes before it")
+		}
+	}
 	switch {
 	case !known:
 		limit("it could not be looked up")
@@ -349,7 +363,7 @@ func steersPrograms(name string) bool {
 }
 
 func runShell(ctx context.Context, c *Call) Output {
-	cmd := Command{Argv: []string{"/bin/sh", "-c", c.Args.String("command")}}
+	cmd := Command{Argv: []string{"/bin/sh", "-c", c.Args.String("command")}, Pins: c.Judgement.Pins}
 	if a, ok := c.Plan.Detail.(*analysis); ok && c.Judgement.Opaque == "" && !slices.ContainsFunc(c.Judgement.Targets,
 		func(t Target) bool { return strings.Contains(t.Key, "/") }) {
 		cmd.GitWrite, cmd.GitConfig = a.gitAccess()
