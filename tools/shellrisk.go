@@ -358,8 +358,23 @@ func (a *analysis) peek(p string) {
 func (a *analysis) writeWord(w Word, at *cwd) {
 	if p, ok := plainPath(w); ok {
 		a.write(p, at)
-	} else if a.loose == "" {
+		return
+	}
+	if a.loose == "" {
 		a.loose = "it writes to a path that is not constant"
+	}
+	a.named(w)
+}
+
+// named warns of what a word says of the path that is written, where that is not
+// known: its name, or a pattern of names.
+func (a *analysis) named(w Word) {
+	p := w.Text
+	if !w.Const {
+		p = strings.NewReplacer(`"`, "", "'", "", `\`, "").Replace(w.Raw)
+	}
+	if why := cmp.Or(writeWarning(p), writeWarning(w.Prefix), startedPattern(p)); why != "" {
+		a.warn(why + ": " + p)
 	}
 }
 
