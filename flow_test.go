@@ -24,6 +24,8 @@ func TestGateHops(t *testing.T) {
 		"a sub-domain of the host":                        {"private", "https://b.a.test/", "b.a.test, which needs"},
 		"another host, words of others: no model made it": {"untrusted", "https://evil.test/", ""},
 		"from an address that the model may have made":    {"words", "https://evil.test/?d=x", "evil.test, which needs"},
+		"the host that was approved, and a rule denies":   {"", "https://a.test/closed/y", "a.test, which is refused"},
+		"the host that was approved, and a rule asks":     {"", "https://a.test/asked/y", "a.test, which needs"},
 		"this machine":                                    {"", "http://127.0.0.1:7717/", "127.0.0.1"},
 		"cloud metadata":                                  {"", "http://169.254.169.254/", "169.254.169.254"},
 		"another scheme":                                  {"", "file:///etc/passwd", "http"},
@@ -32,7 +34,11 @@ func TestGateHops(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newGateRig(t)
 			var err error
-			if r.gate.policy, err = compilePolicy(defaults, knownNames()); err != nil {
+			settings := defaults
+			for path, action := range map[string]string{"closed": "deny", "asked": "ask"} {
+				settings.Rules = append(settings.Rules, ruleConfig{Tool: "web_fetch", Match: map[string]string{"url": "https://a.test/" + path + "/*"}, Action: action})
+			}
+			if r.gate.policy, err = compilePolicy(settings, knownNames()); err != nil {
 				t.Fatal(err)
 			}
 			tool := tools.WebFetch

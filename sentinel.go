@@ -474,13 +474,12 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, to string) error {
 			return errors.New(why)
 		}
 		host = strings.Join(h.j.Egress.Hosts, " ")
-		if slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts) {
-			verdict, by = Allow, c.by // what was approved is this host
-			return nil
-		}
 		// An answer about one address is not one about another.
 		h.d = s.policy.Decide(s.input(h, s.approvals.Held(ctx, h.t.ID)))
 		verdict, by = h.d.Verdict, h.d.By
+		if slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts) && verdict == Ask && (h.d.Step != stepRules || h.d.Rule == c.d.Rule) {
+			verdict, by = Allow, c.by // what was approved is this host
+		}
 		switch verdict {
 		case Allow:
 			return nil
