@@ -519,8 +519,8 @@ func (a *analysis) command(c command) {
 		a.network = a.network || namesURL(argv[i])
 		a.hosts = addHosts(a.hosts, argv[i])
 		a.peek(argv[i])
-		if p, ok := plainPath(*w); ok && i > 0 {
-			a.touch(attachedPath(p), c.cwd)
+		if i > 0 {
+			a.reach(*w, c.cwd)
 		}
 	}
 	a.argv = append(a.argv, argv)
@@ -628,8 +628,25 @@ func attachedPath(text string) string {
 	return text
 }
 
+// reach notes where a word leads: of one that is not constant, where it begins.
+func (a *analysis) reach(w Word, at *cwd) {
+	p, ok := plainPath(w)
+	if !ok {
+		p = strings.TrimPrefix(w.Raw, `"`)
+		if rest, home := strings.CutPrefix(strings.NewReplacer("{", "", "}", "").Replace(p), "$HOME"); home && (rest == "" || rest[0] == '/' || rest[0] == '"') {
+			p = "~"
+		} else if p = w.Prefix; p == "" || p == "/" {
+			return
+		}
+	}
+	a.touch(attachedPath(p), at)
+}
+
 // touch notes a path that the line names if it leads out of the folder at hand.
 func (a *analysis) touch(p string, at *cwd) {
+	if clean := path.Clean(p); !rooted(p) && strings.HasPrefix(clean, "..") {
+		p = clean
+	}
 	if !rooted(p) && p != ".." && !strings.HasPrefix(p, "../") {
 		return
 	}

@@ -122,6 +122,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		for _, w := range l.Words {
 			a.network = a.network || namesURL(w.Raw)
 			a.hosts = addHosts(a.hosts, w.Raw)
+			a.reach(w, from)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))
