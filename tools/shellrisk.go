@@ -379,6 +379,41 @@ func (a *analysis) named(w Word) {
 	}
 }
 
+// reach notes where a word leads: of one that is not constant, where it begins.
+func (a *analysis) reach(w Word, at *cwd) {
+	p, ok := plainPath(w)
+	if !ok {
+		p = strings.TrimPrefix(w.Raw, `"`)
+		if rest, home := strings.CutPrefix(strings.NewReplacer("{", "", "}", "").Replace(p), "$HOME"); home && (rest == "" || rest[0] == '/' || rest[0] == '"') {
+			p = "~"
+		} else if p = w.Prefix; p == "" || p == "/" {
+			return
+		}
+	}
+	a.touch(attachedPath(p), at)
+}
+
+// touch notes a path that the line names if it leads out of the folder at hand.
+func (a *analysis) touch(p string, at *cwd) {
+	if clean := path.Clean(p); !rooted(p) && strings.HasPrefix(clean, "..") {
+		p = clean
+	}
+	if !rooted(p) && p != ".." && !strings.HasPrefix(p, "../") {
+		return
+	}
+	for _, f := range at.at {
+		t := pathWrite{name: joinPath(f.dir, p), folder: folder{unless: f.unless}}
+		switch {
+		case f.any || kernelPath(t.name) || slices.Contains(a.touched, t):
+		case len(a.touched) >= maxListed:
+			a.setOpaque("it names too many paths")
+		default:
+			a.touched = append(a.touched, t)
+			a.paths = append(a.paths, PathUse{Name: t.name}, PathUse{Name: path.Dir(t.name)})
+		}
+	}
+}
+
 // writeWarning says why a person should see a write to this path, "" if there is
 // no reason.
 func writeWarning(p string) string {
