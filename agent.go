@@ -299,7 +299,7 @@ func (a *Agent) calls(ctx context.Context, t *Turn, calls []ToolCall) error {
 		if r.Declined {
 			t.asked++
 		}
-		line := chatLine{Turn: t.ID, Channel: t.Caller.Channel, Role: "tool", Call: c.ID, Content: cutMiddle(r.Text, maxResultChars)}
+		line := chatLine{Turn: t.ID, Channel: t.Caller.Channel, Role: "tool", Call: c.ID, Content: cutMiddle(r.Text, maxResultChars), Made: r.Made}
 		if err := t.Chat.append(line); err != nil {
 			return err
 		}

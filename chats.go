@@ -48,6 +48,7 @@ type chatLine struct {
 	Content   string      `json:"content,omitempty"`
 	Calls     []ToolCall  `json:"calls,omitempty"`
 	Call      string      `json:"call,omitempty"`
+	Made      string      `json:"made,omitempty"` // see Result
 	Reasoning string      `json:"reasoning,omitempty"`
 	Labels    []chatLabel `json:"labels,omitempty"`
 	Reset     bool        `json:"reset,omitempty"`

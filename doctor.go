@@ -46,6 +46,7 @@ func (p *program) doctor(ctx context.Context) error {
 		a.checkModel(ctx, add)
 		a.checkBox(add)
 		a.checkLog(add)
+		a.checkLabels(add)
 		a.checkPolicy(add)
 	}
 	for _, c := range list {
@@ -149,6 +150,16 @@ func (a *app) checkLog(add func(name string, err error, line, fix string)) {
 	} else {
 		add("clock", nil, "the clock is not behind the log", "")
 	}
+}
+
+func (a *app) checkLabels(add func(name string, err error, line, fix string)) {
+	l := &labelStore{path: filepath.Join(a.folders.Data, labelsName)}
+	err := l.load()
+	fix := ""
+	if err != nil { // until then no tool reads a file
+		fix = "mv " + shellWord(l.path) + " " + shellWord(l.path+".damaged") + ", after which no file has a label: look at what it says, or work in a new folder"
+	}
+	add("labels", err, fmt.Sprintf("%d files and folders hold words of others or private data", len(l.all)), fix)
 }
 
 func (a *app) checkPolicy(add func(name string, err error, line, fix string)) {

@@ -23,6 +23,9 @@ func TestGateHops(t *testing.T) {
 		"another port of the host":                        {"private", "https://a.test:8443/", "a.test:8443, which needs"},
 		"a sub-domain of the host":                        {"private", "https://b.a.test/", "b.a.test, which needs"},
 		"another host, words of others: no model made it": {"untrusted", "https://evil.test/", ""},
+		"from an address that the model may have made":    {"words", "https://evil.test/?d=x", "evil.test, which needs"},
+		"the host that was approved, and a rule denies":   {"", "https://a.test/closed/y", "a.test, which is refused"},
+		"the host that was approved, and a rule asks":     {"", "https://a.test/asked/y", "a.test, which needs"},
 		"this machine":                                    {"", "http://127.0.0.1:7717/", "127.0.0.1"},
 		"cloud metadata":                                  {"", "http://169.254.169.254/", "169.254.169.254"},
 		"another scheme":                                  {"", "file:///etc/passwd", "http"},
@@ -31,12 +34,16 @@ func TestGateHops(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newGateRig(t)
 			var err error
-			if r.gate.policy, err = compilePolicy(defaults, knownNames()); err != nil {
+			settings := defaults
+			for path, action := range map[string]string{"closed": "deny", "asked": "ask"} {
+				settings.Rules = append(settings.Rules, ruleConfig{Tool: "web_fetch", Match: map[string]string{"url": "https://a.test/" + path + "/*"}, Action: action})
+			}
+			if r.gate.policy, err = compilePolicy(settings, knownNames()); err != nil {
 				t.Fatal(err)
 			}
 			tool := tools.WebFetch
 			tool.Execute = func(ctx context.Context, call *tools.Call) tools.Output {
-				for _, l := range strings.Fields(c.labels) { // by another call of the turn
+				for _, l := range strings.Fields(strings.TrimPrefix(c.labels, "words")) { // by another call of the turn
 					if _, err := r.turn.Chat.label(chatLabel{l, "before"}); err != nil {
 						t.Error(err)
 					}
@@ -45,6 +52,11 @@ func TestGateHops(t *testing.T) {
 				return tools.Output{Text: "done"}
 			}
 			r.gate.tools["web_fetch"] = tool
+			if c.labels == "words" { // of others, before the call; its own host may be listed
+				_, lerr := r.turn.Chat.label(chatLabel{"untrusted", "before"})
+				must(t, lerr)
+				r.gate.policy.hosts = []glob{{text: "a.test", parts: []string{"a.test"}}}
+			}
 			r.gate.Do(context.Background(), r.turn, call("web_fetch", `{"url":"https://a.test/x"}`))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)

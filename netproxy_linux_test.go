@@ -36,7 +36,7 @@ func proxiedBox(t testing.TB, change func(*boxConfig)) (*sandbox, *web) {
 			change(c)
 		}
 	})
-	if !s.State().NetProxied || !strings.Contains(s.State().Line, "network by host") {
+	if !s.State().NetProxied || !strings.Contains(s.State().Line, "network by proxy") {
 		t.Fatalf("no proxy: %+v", s.State())
 	}
 	s.dial = w.dial

@@ -125,10 +125,11 @@ func (r *resolver) protected(path string) bool {
 }
 
 func (r *resolver) program(name string) tools.ProgramFact {
-	path := name
+	path, shadowed := name, false
 	if !strings.ContainsRune(name, '/') {
-		if path = r.box.lookPath(name); path == "" {
-			return tools.ProgramFact{}
+		path = r.box.lookPath(name)
+		if shadowed = r.box.shadowed(name, path); path == "" {
+			return tools.ProgramFact{Shadowed: shadowed}
 		}
 	}
 	path = resolveExisting(r.absolute(path))
@@ -136,7 +137,7 @@ func (r *resolver) program(name string) tools.ProgramFact {
 	if err != nil || !st.Mode().IsRegular() {
 		return tools.ProgramFact{}
 	}
-	f := tools.ProgramFact{Path: path}
+	f := tools.ProgramFact{Path: path, Shadowed: shadowed}
 	if p := r.place(path); p != tools.System {
 		f.Writable, f.Digest = true, fileDigest(path, st.Size())
 	}

@@ -133,7 +133,7 @@ func (s *sandbox) findNetwork() {
 	st.NetProxied = s.cfg.Network == "proxy" && st.Boxed && st.NetBlocked
 	switch {
 	case st.NetProxied:
-		st.Line += ", network by host"
+		st.Line += ", network by proxy"
 	case st.Boxed && st.NetBlocked:
 		st.Line += ", a call with network gets all of the machine's"
 	case s.cfg.Network == "proxy" && st.RefuseExec == "":
@@ -222,6 +222,20 @@ func (s *sandbox) lookPath(name string) string {
 		}
 	}
 	return ""
+}
+
+// shadowed reports whether a call could put another program in the place of the one
+// that a bare name means, path ("" for none).
+func (s *sandbox) shadowed(name, path string) bool {
+	for _, dir := range filepath.SplitList(s.env["PATH"]) {
+		if firstWithin(filepath.Clean(dir), s.roots) != "" || firstWithin(resolveExisting(dir), s.roots) != "" {
+			return true
+		}
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil && path != "" && s.see(p) == path {
+			return false
+		}
+	}
+	return false
 }
 
 // Missing names, for doctor, what lies on PATH or is a usual cache below home

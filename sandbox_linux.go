@@ -25,6 +25,7 @@ import (
 
 const (
 	boxScript = "/run/script" // where a script is read
+	boxPins   = "/run/pins"   // a folder on PATH
 	tmpSize   = 2 << 30       // of the box's /tmp, which is memory
 )
 
@@ -374,6 +375,9 @@ func (s *sandbox) bwrapArgs(c tools.Command, mounts []mount, script int, more ..
 			add("--symlink", links[name], name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.Pins)) {
+		add("--symlink", c.Pins[name], filepath.Join(boxPins, name))
+	}
 	argv := slices.Clone(c.Argv)
 	if i := slices.Index(argv, tools.ScriptArg); i >= 0 {
 		argv[i] = boxScript
@@ -421,6 +425,9 @@ func (s *sandbox) execBox(ctx context.Context, c tools.Command) (res tools.ExecR
 	h.cmd.Args = append([]string{"bwrap"}, s.bwrapArgs(c, mounts, script, h.options...)...)
 	h.cmd.SysProcAttr = ownSession() // a Ctrl-C in the terminal is picket's to handle
 	h.cmd.Dir, h.cmd.Env = "/", s.environ(c.Env, append(network.environ(), "PICKET_SANDBOX=bwrap", h.mark)...)
+	if len(c.Pins) > 0 {
+		h.cmd.Env = append(h.cmd.Env, "PATH="+boxPins+":"+s.env["PATH"])
+	}
 	res = s.run(h.cmd, c.OutputMax, func() error { return h.held(ctx) }, h.term, h.gone)
 	h.result(&res)
 	res.Net = network.close()

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -46,7 +47,14 @@ type Result struct {
 	Declined  bool   // by an answer, or for want of one
 	LogFailed error  // it could not be recorded, so nothing more may run
 	Summary   string // of the call
+	Made      string // that the model may have put together what the text holds: madeWords, madeData
 }
+
+// What a result can hold of the model's own making, in a chat line.
+const (
+	madeWords = "words" // of a call that was not run
+	madeData  = "data"  // of what code computed, or of files that may hold such
+)
 
 // Steps before the policy's own (see policy.go), beside stepGuard.
 const (
@@ -71,7 +79,7 @@ type callState struct {
 	started time.Time
 	before  Labels // with which it was decided on
 
-	hop     bool // a redirect of an approved fetch
+	hop     bool // a redirect to an address that is not the model's
 	asked   int  // questions so far
 	said    bool // the call was announced
 	decided bool // the decision record is written, or could not be
@@ -90,6 +98,7 @@ func (s *Sentinel) Do(ctx context.Context, t *Turn, call ToolCall) (res Result) 
 			res = s.afterPanic(ctx, c)
 		}
 		res.Summary = s.summary(c)
+		res.Made = c.made()
 	}()
 	if t.Caller.barred(call.Function.Name) {
 		return s.refuse(ctx, c, stepGuard, "what picket remembers of the owner is not for other apps")
@@ -321,23 +330,49 @@ func labelLines(list []chatLabel) []string {
 }
 
 // seen reports whether a URL stands verbatim in the owner's words or in a
-// result of the chat. Only then did the model not make it up. People write
-// addresses without a scheme, so in the owner's words that counts too.
+// result of the chat, where the model cannot have put it: not in a call before,
+// which a result may repeat, nor by code or files. People write addresses without
+// a scheme, so in the owner's words that counts too.
 func (t *Turn) seen(urls ...string) bool {
+	own := false
 	for _, l := range t.Chat.Messages {
-		if l.Role == "assistant" || l.Role == "user" && l.Channel == channelAPI {
-			continue
-		}
 		words, _, _ := strings.Cut(l.Content, "\n\n"+pipedBegin+"\n")
 		for _, u := range urls {
 			_, bare, _ := strings.Cut(u, "://")
-			if u != "" && containsURL(l.Content, u) || bare != "" && l.Role == "user" &&
-				(containsURL(words, bare) || containsURL(words, strings.TrimSuffix(bare, "/"))) {
+			switch {
+			case u == "" || l.Role == "user" && l.Channel == channelAPI:
+			case l.Role == "assistant":
+				own = own || slices.ContainsFunc(l.Calls, func(c ToolCall) bool { return c.says(u) })
+			case l.Role == "user" && bare != "" && (containsURL(words, bare) || containsURL(words, strings.TrimSuffix(bare, "/"))),
+				(l.Role == "user" || !own && l.Made == "") && containsURL(l.Content, u):
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// says reports whether a call holds a text, also as a URL carries it.
+func (c ToolCall) says(text string) bool {
+	said := c.Function.Name + " " + c.Function.Arguments
+	if v, err := tools.DecodeStrict([]byte(c.Function.Arguments)); err == nil {
+		said += fmt.Sprint(v)
+	}
+	plain, err := url.PathUnescape(said)
+	return strings.Contains(said, text) || err == nil && strings.Contains(plain, text)
+}
+
+// made says what the result can hold of the model's own making. What it wrote
+// before there were words of others in the chat, nobody but the owner led it to.
+func (c *callState) made() string {
+	data := func(l chatLine) bool { return l.Made == madeData }
+	switch files := c.tool.Name == tools.Files.Name; {
+	case !c.running:
+		return madeWords
+	case c.t.Chat.labels().Untrusted && (runsCode(c.tool.Name) || files && (len(c.j.Writes) > 0 || slices.ContainsFunc(c.t.Chat.Messages, data))):
+		return madeData
+	}
+	return ""
 }
 
 // containsURL finds a URL that begins and ends where the text's does: a longer
@@ -440,9 +475,11 @@ func (s *Sentinel) run(ctx context.Context, c *callState) (out tools.Output) {
 // hop decides about a redirect of an approved fetch as about a fresh call, and
 // records it. What would ask is refused with the target named, so that the
 // model can ask for it in a call of its own.
-func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
-	h := &callState{id: c.id, t: c.t, hop: true}
-	raw, _ := json.Marshal(map[string]string{"url": url})
+func (s *Sentinel) hop(ctx context.Context, c *callState, to string) error {
+	// A redirect is the server's word, and no address that the model made up if the
+	// one before was none.
+	h := &callState{id: c.id, t: c.t, hop: c.hop || !c.before.Untrusted || c.t.seen(c.args.String("url"), c.j.URL)}
+	raw, _ := json.Marshal(map[string]string{"url": to})
 	h.call.Function = ToolFunction{Name: c.tool.Name, Arguments: string(raw)}
 	verdict, by, host := Deny, stepGuard, ""
 	err := func() error {
@@ -450,17 +487,16 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 			return errors.New(why)
 		}
 		host = strings.Join(h.j.Egress.Hosts, " ")
-		if slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts) {
-			verdict, by = Allow, c.by // what was approved is this host
-			return nil
-		}
-		if s.holds != nil && s.holds(url) {
+		same := slices.Equal(h.j.Egress.Hosts, c.j.Egress.Hosts)
+		if !same && s.holds != nil && s.holds(to) {
 			return fmt.Errorf("it redirects to %s, with a secret in the address", host)
 		}
-		// An answer about one address is not one about another. A redirect is
-		// the server's word, not the model's, so it is not made up.
+		// An answer about one address is not one about another.
 		h.d = s.policy.Decide(s.input(h, s.approvals.Held(ctx, h.t.ID)))
 		verdict, by = h.d.Verdict, h.d.By
+		if same && verdict == Ask && (h.d.Step != stepRules || h.d.Rule == c.d.Rule) {
+			verdict, by = Allow, c.by // what was approved is this host
+		}
 		switch verdict {
 		case Allow:
 			return nil
@@ -473,7 +509,7 @@ func (s *Sentinel) hop(ctx context.Context, c *callState, url string) error {
 	if verdict == Allow {
 		text = "allow"
 	}
-	name, port := splitHostPort(host, url)
+	name, port := splitHostPort(host, to)
 	rec := c.record(egressRecord{Host: s.redact(name), Port: port, Method: c.args.String("method"), Verdict: text, By: by})
 	if logErr := s.log.Append(context.WithoutCancel(ctx), true, rec); logErr != nil {
 		return logErr

@@ -56,6 +56,25 @@ func startedLater(name string) string {
 	return ""
 }
 
+// startedPattern warns of a pattern of the shell's that can match the name of such
+// a file. A wildcard never matches a leading dot.
+func startedPattern(pattern string) string {
+	for part := range strings.SplitSeq(strings.ToLower(pattern), "/") {
+		if !strings.HasPrefix(part, ".") || !strings.ContainsAny(part, "*?[{") || part == ".*" {
+			continue
+		}
+		part, _, _ = strings.Cut(part, "{")
+		for _, s := range startedByOthers {
+			for name := range strings.FieldsSeq(s.folders + " " + s.files) {
+				if ok, err := path.Match(part, name); ok || err != nil || len(part) > 1 && strings.HasPrefix(name, part) {
+					return "writes what " + s.why
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // runLater says when a file that belongs to a project is run, "" if it is no such
 // file. Writing one is ordinary work: the result names it.
 func runLater(name string) string {

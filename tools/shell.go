@@ -70,7 +70,7 @@ func judgeShell(args Args, plan Plan, facts Facts) Judgement {
 	}
 	a.judgeWrites(&j, facts)
 	for i := range a.calls {
-		a.calls[i].judge(&j, facts)
+		a.calls[i].judge(&j, facts, len(a.calls) > 1)
 	}
 	if len(j.Targets) == 0 {
 		// Nothing but builtins: still something to name on a card and grant.
@@ -199,6 +199,13 @@ func (a *analysis) judgeWrites(j *Judgement, facts Facts) {
 	}
 }
 
+func (j *Judgement) pin(name, path string) {
+	if j.Pins == nil {
+		j.Pins = map[string]string{}
+	}
+	j.Pins[name] = path
+}
+
 func (j *Judgement) warn(w string) {
 	if !slices.Contains(j.Warnings, w) {
 		j.Warnings = append(j.Warnings, w)
@@ -220,7 +227,7 @@ func systemPath(p string) bool {
 }
 
 // judge turns one program that the line reaches into its target.
-func (c *progCall) judge(j *Judgement, facts Facts) {
+func (c *progCall) judge(j *Judgement, facts Facts, among bool) {
 	if facts.sureFolder(c.unless) {
 		return
 	}
@@ -232,6 +239,13 @@ func (c *progCall) judge(j *Judgement, facts Facts) {
 	}
 	f, known := facts.Programs[c.word]
 	qualified := strings.Contains(c.word, "/")
+	if f.Shadowed && among { // what runs before it can put another one there
+		if f.Path != "" && facts.Boxed {
+			j.pin(c.word, f.Path)
+		} else {
+			limit("a folder of programs that can be changed here comes before it")
+		}
+	}
 	switch {
 	case !known:
 		limit("it could not be looked up")
@@ -318,7 +332,7 @@ func runShell(ctx context.Context, c *Call) Output {
 	if !ok {
 		return Output{Err: "the line was not analysed"}
 	}
-	cmd := Command{Argv: []string{"/bin/sh", "-c", a.secret.text}}
+	cmd := Command{Argv: []string{"/bin/sh", "-c", a.secret.text}, Pins: c.Judgement.Pins}
 	if c.Judgement.Opaque == "" && !slices.ContainsFunc(c.Judgement.Targets,
 		func(t Target) bool { return strings.Contains(t.Key, "/") }) {
 		cmd.GitWrite, cmd.GitConfig = a.gitAccess()

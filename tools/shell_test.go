@@ -540,3 +540,20 @@ func TestCharactersThatDoNotShowWarn(t *testing.T) {
 		}
 	}
 }
+
+// Without a sandbox no grant covers a line that plainly leads out of the
+// workspace, however much of the path is known.
+func TestShellLeadsOutside(t *testing.T) {
+	for line, out := range map[string]bool{
+		`cat "$HOME/.ssh/id"`: true, "cat $HOME/x": true, "ls ${HOME}": true, "cat ~/x": true, "cat sub/../../x": true, "cat ../*": true,
+		`for f in ../*; do cat "$f"; done`: true, "for f in $HOME/*; do cat $f; done": true, "cat /home/u/*": true,
+		`grep "/$X/d" f`: false, `cat "$X"`: false, "cat sub/*": false, "cat sub/../y": false, `grep "$HOMEPAGE" f`: false, "ls ..x": false,
+	} {
+		if j := judgeLine(t, line, false); covered(j) == out {
+			t.Errorf("%s: %q", line, j.NotCovered)
+		}
+		if j := judgeLine(t, line, true); !covered(j) {
+			t.Errorf("boxed, %s: %q %q", line, j.NotCovered, j.Opaque)
+		}
+	}
+}

@@ -57,13 +57,13 @@ func programTable() []programEntry {
 	return []programEntry{
 		// Shells and interpreters.
 		{"sh dash bash ash", program{opts: "+ efilmnuvxbC o= c. s^ --norc --noprofile --posix --login --verbose --rcfile! --init-file!", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
-		{"zsh ksh mksh oksh yash fish csh tcsh rbash elvish nu xonsh", program{opts: "+ efilnvxu o= c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
+		{"zsh ksh mksh oksh yash fish csh tcsh rbash elvish nu nushell xonsh osh ysh murex", program{opts: "+ efilnvxu o= c. s^ --login --no-rcs --no-config --norc", code: givenCode, stdin: true, shell: true, read: readInterpreter}},
 		{"python pypy", program{opts: "+ bBdEhiIOPqRsSuvVx W: X: c. m. --version --help", code: givenCode, stdin: true, read: readInterpreter}},
 		{"perl", program{opts: "+ acnplsStTuUvwWX e. E. i? I: M? m? 0? F? C? D? x? l? --version", code: givenCode, stdin: true, read: readInterpreter}},
 		{"node nodejs", program{opts: "+ e. p. c r: i v h C: --eval. --print. -pe. --check --require: --import: --test --watch --no-warnings --loader: --experimental-strip-types --input-type: --version", code: givenCode, stdin: true, read: readInterpreter}},
 		{"ruby", program{opts: "+ nplaswvcSUdh e. r: I: C: E: W? 0? i? x? T? F? --version --disable: --enable:", code: givenCode, stdin: true, read: readInterpreter}},
 		{"php", program{opts: "+ nqlwvsim r. B. R. E. f: d: c: z: --version --ini", code: givenCode, stdin: true, read: readInterpreter}},
-		{"ghc jjs jrunscript knife puppet facter pry byebug pdb rc es sash slsh octave-cli tasksh gimp lua luajit tclsh wish guile Rscript R julia octave scala kotlin groovy ghci runghc runhaskell elixir iex erl escript swift osascript pwsh powershell sbcl clisp racket scheme gst ocaml irb psysh ipython jshell gnuplot gs m4 dc expect maxima gp bpftrace stap gdb lldb debugfs",
+		{"janet fennel bb babashka clj clojure raku perl6 micropython jython graalpy hy sage gap wolframscript matlab ginsh ghc jjs jrunscript knife puppet facter pry byebug pdb rc es sash slsh octave-cli tasksh gimp lua luajit tclsh wish guile Rscript R julia octave scala kotlin groovy ghci runghc runhaskell elixir iex erl escript swift osascript pwsh powershell sbcl clisp racket scheme gst ocaml irb psysh ipython jshell gnuplot gs m4 dc expect maxima gp bpftrace stap gdb lldb debugfs",
 			program{opts: "+ e. c. --eval. --expression. --version --vanilla", code: givenCode, stdin: true, read: readInterpreter}},
 		{"awk gawk mawk nawk original-awk", program{opts: "+ F: v: f= --file= --version", code: givenCode, read: readAwk}},
 		{"java javac javaw dotnet mono deno bun tsx ts-node npx bunx zig crystal nim dart flutter jupyter sqlite3 sqlite psql mysql mariadb mongo mongosh duckdb redis-cli ed ex vi vim view vimdiff nvim emacs nano pico micro helix hx code codium subl vipe vidir electron rvim rview gvim gview vimtutor nvi elvis joe jed mg kak zed red", program{code: givenCode, net: " install add create upgrade update "}},
@@ -101,9 +101,9 @@ func programTable() []programEntry {
 		{"sudo", program{opts: "+ A b E H k K l n P S v V i^ s^ e^ u: g: h: p: C: T: D: R: r: t: --user: --group: --non-interactive --preserve-env? --login^ --shell^ --edit^ --stdin", wrap: 1, vars: true, code: broadRoot, warn: broadRoot}},
 		{"doas pkexec", program{opts: "+ n s^ L u: C: --user: --keep-cwd", wrap: 1, code: broadRoot, warn: broadRoot}},
 		{"su runuser sg newgrp", program{code: broadRoot, warn: broadRoot, opts: "lmpP c. s: g: G: --login --command. --shell: --preserve-environment", read: readSu}},
-		{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine runcon openvt logsave aa-exec aoss cpulimit genie pexec setlock sshpass torify mpirun mpiexec srun timelimit ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch",
+		{"parallel watch script sem entr chroot unshare nsenter schroot systemd-run systemd-nspawn systemd-inhibit setpriv capsh prlimit setarch linux32 linux64 i386 x86_64 uname26 dbus-run-session dbus-launch xvfb-run xinit fakechroot proxychains proxychains4 torsocks tsocks firejail bwrap proot cgexec numactl start-stop-daemon daemonize daemon run-parts choom setuidgid envdir softlimit chpst s6-setuidgid gosu su-exec tini dumb-init ltrace strace valgrind perf rr catchsegv nix-shell nix guix direnv dotenv hyperfine runcon openvt logsave aa-exec aoss cpulimit genie pexec setlock sshpass torify mpirun mpiexec srun timelimit ts-watch watchexec inotifyd dlv rlwrap ssh-agent gpg-agent faketime lxc-attach machinectl at batch pee zrun mispipe lckdo msgexec pidstat trickle runc crun ctr apptainer singularity toolbox distrobox flatpak-spawn host-spawn gdbserver lldb-server reflex modd CompileDaemon cargo-watch",
 			program{code: startsAny, opaque: "it starts programs in a way that cannot be followed"}},
-		{"tmux screen zellij fzf sk docker docker-compose podman podman-compose earthly dagger kustomize eksctl argocd flux sam cdk serverless sls supabase firebase borg restic nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex xetex luatex dvips latexmk gpg gpg2 tcpdump patch dpkg rpm rpmquery rpmdb rpmverify logrotate ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
+		{"lxc incus limactl lima colima multipass virsh pic perldoc reportbug cscope duplicity rsnapshot fetchmail getmail mbsync sshd nix-build nix-instantiate dpkg-source debuild volta fnm tmux screen zellij fzf sk docker docker-compose podman podman-compose earthly dagger kustomize eksctl argocd flux sam cdk serverless sls supabase firebase borg restic nerdctl buildah kubectl oc helm minikube kind vagrant packer terraform tofu terragrunt ansible ansible-playbook pulumi salt fab dokku act open xdg-open gio rename prename exiftool troff groff latex pdflatex xelatex lualatex tex pdftex xetex luatex dvips latexmk gpg gpg2 tcpdump patch dpkg rpm rpmquery rpmdb rpmverify logrotate ssh-add svn hg bzr fossil cvs darcs snap flatpak brew apt apt-get aptitude dnf yum zypper pacman apk emerge port nix-env choco winget scoop",
 			program{code: startsAny, net: " pull push login build run create compose search manifest init plan apply destroy get describe logs exec delete rollout port-forward scale patch wait uninstall rollback cluster-info repo pr issue release api auth clone fetch update upgrade install add dist-upgrade full-upgrade -S -Sy -Syu checkout commit co up ci download up provision "}},
 
 		{"aria2c smbclient sshfs sshuttle rtorrent mosquitto openvpn dnsmasq tmate psftp alpine lwp-request nc ncat netcat socat sftp lftp ncftp rclone nmap mutt mail mailx sendmail msmtp gh glab hub heroku telnet rsh websocat wscat w3m lynx links elinks",
@@ -113,8 +113,8 @@ func programTable() []programEntry {
 		{"ssh autossh mosh", program{opts: "+ 1246AaCfGgKkMNnqsTtVvXxY b: c: D: e: i: J: L: l: m: O: p: Q: R: W: w: B: o= F! E> S! I!", strict: true, code: startsAny, net: "*", read: readSSH}},
 		{"scp", program{opts: "346BCpqrTvAR c: i: l: P: J: X: o= F! S! D!", strict: true, net: "*", writes: 'l', read: readSSH}},
 		{"rsync", program{opts: "avzhnPrlptgoDuxcHAXSqiRWIyCFmLKkOJEdb0 f: T> B: M! e! --archive --verbose --delete --delete-after --delete-before --delete-excluded --exclude: --include: --filter: --exclude-from: --include-from: --files-from: --dry-run --progress --partial --stats --human-readable --checksum --compress --update --ignore-existing --existing --recursive --links --perms --times --owner --group --size-only --bwlimit: --timeout: --max-size: --min-size: --itemize-changes --info: --mkpath --inplace --relative --no-owner --no-group --no-perms --numeric-ids --chmod: --rsh! --rsync-path! --daemon! --config! --log-file> --backup-dir> --partial-dir> --temp-dir> --write-batch> --only-write-batch> --remote-option!", strict: true, writes: 'l', read: readRsync}},
-		{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O D> c> T: w= x! K! t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name --remote-name-all --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
-		{"wget wget2", program{opts: "qvcNrlkpLHxnSbdV46 # t: O> o> a> P> T: w: Q: l: A: R: D: I: X: U: i: B: e! --quiet --no-verbose --verbose --continue --recursive --level: --no-parent --timestamping --convert-links --page-requisites --mirror --spider --server-response --tries: --timeout: --wait: --random-wait --limit-rate: --user-agent: --header: --method: --body-data: --post-data: --post-file: --user: --password: --no-check-certificate --no-clobber --show-progress --progress: --output-document> --output-file> --append-output> --directory-prefix> --no-directories --no-host-directories --cut-dirs: --accept: --reject: --max-redirect: --input-file: --content-disposition --version --execute! --use-askpass! --config! --ca-certificate: --save-cookies> --warc-file> --rejected-log> --hsts-file> --load-cookies:", strict: true, net: "*"}},
+		{"curl", program{opts: "#0123456afgGiIjJkLlMnNpqRsSvV H: X: d: F: A: e: u: b: m: r: z: y: Y: o> O^ D> c> T: w= x! K! t: --request: --header: --data: --data-raw: --data-binary: --data-urlencode: --json: --form: --form-string: --user: --user-agent: --referer: --cookie: --cookie-jar> --dump-header> --output> --output-dir> --remote-name^ --remote-name-all^ --remote-header-name --create-dirs --location --silent --show-error --fail --fail-with-body --include --head --insecure --verbose --compressed --max-time: --connect-timeout: --retry: --retry-delay: --retry-max-time: --retry-all-errors --retry-connrefused --get --url= --range: --continue-at: --write-out= --no-progress-meter --progress-bar --http1.1 --http2 --http2-prior-knowledge --ipv4 --ipv6 --max-redirs: --limit-rate: --tlsv1.2 --tlsv1.3 --upload-file: --no-buffer --globoff --path-as-is --oauth2-bearer: --parallel --version --help --noproxy: --max-filesize: --proto: --trace> --trace-ascii> --stderr> --etag-save> --hsts> --alt-svc> --config! --proxy! --preproxy! --socks5! --socks5-hostname! --unix-socket! --abstract-unix-socket! --engine! --libcurl> --netrc-file! --resolve! --connect-to! --doh-url! --interface! --dns-servers!", strict: true, net: "*", read: readCurl}},
+		{"wget wget2", program{opts: "qvcNrlkpLHxnSbdV46 # t: O> o> a> P> T: w: Q: l: A: R: D: I: X: U: i: B: e! --quiet --no-verbose --verbose --continue --recursive --level: --no-parent --timestamping --convert-links --page-requisites --mirror --spider --server-response --tries: --timeout: --wait: --random-wait --limit-rate: --user-agent: --header: --method: --body-data: --post-data: --post-file: --user: --password: --no-check-certificate --no-clobber --show-progress --progress: --output-document> --output-file> --append-output> --directory-prefix> --no-directories --no-host-directories --cut-dirs: --accept: --reject: --max-redirect: --input-file: --content-disposition --version --execute! --use-askpass! --config! --ca-certificate: --save-cookies> --warc-file> --rejected-log> --hsts-file> --load-cookies:", strict: true, net: "*", read: readWget}},
 		{"find gfind", program{opts: "-name= -iname= -path= -ipath= -wholename= -iwholename= -regex= -iregex= -regextype= -type= -xtype= -size= -mtime= -ctime= -atime= -mmin= -amin= -newer= -anewer= -cnewer= -newermt= -newerct= -newerat= -user= -group= -uid= -gid= -perm= -links= -inum= -samefile= -lname= -ilname= -maxdepth= -mindepth= -printf= -used= -print -print0 -prune -ls -quit -empty -depth -d -xdev -mount -true -false -not -and -or -o -follow -daystart -executable -readable -writable -nouser -nogroup -noleaf -ignore_readdir_race -H -L -P -exec% -execdir% -ok% -okdir% -delete^ -fprint> -fprint0> -fls> -fprintf>", strict: true, read: readFind}},
 		{"sed gsed", program{opts: "nErsuz l: e= f= i? --expression= --file= --quiet --silent --regexp-extended --null-data --separate --unbuffered --line-length: --posix --debug --sandbox --follow-symlinks --in-place? --version --help", strict: true, read: readSed}},
 		{"tar gtar bsdtar", program{opts: "", strict: true, read: readTar}},
@@ -143,7 +143,11 @@ func programTable() []programEntry {
 		{"truncate", program{opts: "co r: s: --size: --reference: --no-create --io-blocks", writes: 'a'}},
 		{"mknod", program{opts: "m: Z --mode:", warn: "makes a device or a pipe", writes: '1'}},
 		{"chmod chown chgrp gchmod gchown", program{opts: "cfvRHLPrwxXstugo R^ h --recursive^ --changes --quiet --silent --verbose --reference= --from: --preserve-root --no-preserve-root --dereference --no-dereference", writes: 'r', read: readChmod}},
-		{"unzip", program{opts: "aClLjnoptuvqZ d> x: P: O: I:"}},
+		{"unzip", program{opts: "aClLjnoptuvqZ d> x: P: O: I:", read: func(a *analysis, c *command, o *options) {
+			for _, w := range o.operands[min(1, len(o.operands)):] {
+				a.named(w)
+			}
+		}}},
 		{"dd gdd", program{read: readDD}},
 		{"uniq xxd", program{opts: "#cdDiuzpbErapC f: s: w: l: o: g: c: --count --repeated --unique --ignore-case --skip-fields: --skip-chars: --check-chars: --all-repeated? --group? --zero-terminated", writes: '2'}},
 		{"gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd compress uncompress pigz lz4", program{opts: "#adefhkLmnNqrvVz c^ l^ t^ S: o> T: --stdout^ --to-stdout^ --list^ --test^ --decompress --keep --force --recursive --best --fast --suffix: --threads: --output-dir-flat>", writes: 'a', read: func(a *analysis, c *command, o *options) {
@@ -514,8 +518,8 @@ func (a *analysis) command(c command) {
 		a.network = a.network || namesURL(argv[i])
 		a.hosts = addHosts(a.hosts, argv[i])
 		a.peek(argv[i])
-		if p, ok := plainPath(*w); ok && i > 0 {
-			a.touch(attachedPath(p), c.cwd)
+		if i > 0 {
+			a.reach(*w, c.cwd)
 		}
 	}
 	a.argv = append(a.argv, argv)
@@ -621,24 +625,6 @@ func attachedPath(text string) string {
 		return text[at:]
 	}
 	return text
-}
-
-// touch notes a path that the line names if it leads out of the folder at hand.
-func (a *analysis) touch(p string, at *cwd) {
-	if !rooted(p) && p != ".." && !strings.HasPrefix(p, "../") {
-		return
-	}
-	for _, f := range at.at {
-		t := pathWrite{name: joinPath(f.dir, p), folder: folder{unless: f.unless}}
-		switch {
-		case f.any || kernelPath(t.name) || slices.Contains(a.touched, t):
-		case len(a.touched) >= maxListed:
-			a.setOpaque("it names too many paths")
-		default:
-			a.touched = append(a.touched, t)
-			a.paths = append(a.paths, PathUse{Name: t.name}, PathUse{Name: path.Dir(t.name)})
-		}
-	}
 }
 
 // plusWord is an operand that some programs take for a command of theirs, or for

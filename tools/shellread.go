@@ -489,6 +489,11 @@ func readTar(a *analysis, c *command, o *options) {
 	creates := slices.ContainsFunc(words, func(w Word) bool {
 		return w.Const && strings.HasPrefix(w.Text, "-") && (w.Text == "--create" || w.Text == "--append" || w.Text == "--update" || !strings.HasPrefix(w.Text, "--") && strings.ContainsAny(w.Text, "cruA"))
 	})
+	if !creates { // what is unpacked, where it is said
+		for _, w := range o.operands {
+			a.named(w)
+		}
+	}
 	kept := o.seen[:0]
 	for _, s := range o.seen {
 		switch {
@@ -648,6 +653,9 @@ func readCurl(a *analysis, c *command, o *options) {
 			o.operands = append(o.operands, s.val)
 		}
 	}
+	if o.has("-O", "--remote-name", "--remote-name-all") {
+		a.namedByURL(o.operands)
+	}
 	for _, w := range o.operands {
 		text := w.Text + w.Prefix
 		if scheme, _, ok := strings.Cut(text, "://"); ok && scheme != "http" && scheme != "https" {
@@ -657,6 +665,25 @@ func readCurl(a *analysis, c *command, o *options) {
 	for _, w := range o.operands { // http is what it adds
 		if text := w.Text + w.Prefix; !strings.Contains(text, "://") && (w.Const || strings.Contains(text, "/")) {
 			a.hosts = addHosts(a.hosts, "http://"+text)
+		}
+	}
+}
+
+func readWget(a *analysis, c *command, o *options) {
+	if !o.has("-O", "--output-document") {
+		a.namedByURL(o.operands)
+	}
+}
+
+// namedByURL warns of files that get the last name of a URL's path.
+func (a *analysis) namedByURL(urls []Word) {
+	for _, w := range urls {
+		name, _, _ := strings.Cut(w.Text+w.Prefix, "?")
+		if _, rest, ok := strings.Cut(name, "://"); ok {
+			name = rest
+		}
+		if strings.Contains(name, "/") {
+			a.named(Word{Const: true, Text: path.Base(name)})
 		}
 	}
 }

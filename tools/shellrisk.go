@@ -124,6 +124,7 @@ func (a *analysis) inner(text string, from *cwd, depth int) {
 		for _, w := range l.Words {
 			a.network = a.network || namesURL(w.Raw)
 			a.hosts = addHosts(a.hosts, w.Raw)
+			a.reach(w, from)
 		}
 	}
 	scopes := make([]*cwd, len(s.Scopes))
@@ -360,8 +361,58 @@ func (a *analysis) peek(p string) {
 func (a *analysis) writeWord(w Word, at *cwd) {
 	if p, ok := plainPath(w); ok {
 		a.write(p, at)
-	} else if a.loose == "" {
+		return
+	}
+	if a.loose == "" {
 		a.loose = "it writes to a path that is not constant"
+	}
+	a.named(w)
+}
+
+// named warns of what a word says of the path that is written, where that is not
+// known: its name, or a pattern of names.
+func (a *analysis) named(w Word) {
+	p := w.Text
+	if !w.Const {
+		p = strings.NewReplacer(`"`, "", "'", "", `\`, "").Replace(w.Raw)
+	}
+	if why := cmp.Or(writeWarning(p), writeWarning(w.Prefix), startedPattern(p)); why != "" {
+		a.warn(why + ": " + p)
+	}
+}
+
+// reach notes where a word leads: of one that is not constant, where it begins.
+func (a *analysis) reach(w Word, at *cwd) {
+	p, ok := plainPath(w)
+	if !ok {
+		p = strings.TrimPrefix(w.Raw, `"`)
+		if rest, home := strings.CutPrefix(strings.NewReplacer("{", "", "}", "").Replace(p), "$HOME"); home && (rest == "" || rest[0] == '/' || rest[0] == '"') {
+			p = "~"
+		} else if p = w.Prefix; p == "" || p == "/" {
+			return
+		}
+	}
+	a.touch(attachedPath(p), at)
+}
+
+// touch notes a path that the line names if it leads out of the folder at hand.
+func (a *analysis) touch(p string, at *cwd) {
+	if clean := path.Clean(p); !rooted(p) && strings.HasPrefix(clean, "..") {
+		p = clean
+	}
+	if !rooted(p) && p != ".." && !strings.HasPrefix(p, "../") {
+		return
+	}
+	for _, f := range at.at {
+		t := pathWrite{name: joinPath(f.dir, p), folder: folder{unless: f.unless}}
+		switch {
+		case f.any || kernelPath(t.name) || slices.Contains(a.touched, t):
+		case len(a.touched) >= maxListed:
+			a.setOpaque("it names too many paths")
+		default:
+			a.touched = append(a.touched, t)
+			a.paths = append(a.paths, PathUse{Name: t.name}, PathUse{Name: path.Dir(t.name)})
+		}
 	}
 }
 

@@ -203,6 +203,7 @@ type ProgramFact struct {
 	Path     string // absolute and resolved; "" if there is no such program
 	Writable bool   // lies under a writable root (or in a place unknown)
 	Digest   string // hex SHA-256 of the file, only when Writable
+	Shadowed bool   // a folder that is writable comes before it on the child's PATH
 }
 
 // A Judgement is what a call means. The zero Judgement is the most dangerous
@@ -246,6 +247,7 @@ type Judgement struct {
 	// Facts that were part of what was approved: if any is different after
 	// the question, the answer is void.
 	Bound []string
+	Pins  map[string]string // see Command
 }
 
 // A Host is what the gate lends to a running call.
@@ -319,6 +321,7 @@ type Output struct {
 type Command struct {
 	Argv      []string
 	Script    []byte            // handed over as a private read-only file, named by ScriptArg in Argv
+	Pins      map[string]string // programs that a bare name means, whatever comes to lie on PATH (only in a box)
 	Env       map[string]string // on top of the scrubbed environment
 	Network   bool
 	Connect   func(context.Context, Dest) error // decides about each host before it is looked up; an error says why not
