@@ -9,7 +9,7 @@ import (
 // nested besides. It gives what decodeLoosely gives, for a fraction of the time, or refuses, with c half filled. The
 // values in c are parts of raw.
 func plainChunk(raw []byte, c *wireChunk) bool {
-	s := &chunkScanner{rest: raw}
+	s := &chunkScanner{raw: raw}
 	ok := s.object(func(name []byte) bool {
 		switch string(name) {
 		case `"choices"`: // a second list would be merged with the first
@@ -24,7 +24,7 @@ func plainChunk(raw []byte, c *wireChunk) bool {
 		}
 		return s.scalar() != nil
 	})
-	return ok && s.blank() == 0 && len(s.rest) == 0
+	return ok && s.blank() == 0 && s.at == len(raw)
 }
 
 // choice takes the one choice.
@@ -66,17 +66,18 @@ func (s *chunkScanner) member(name []byte, d *wireDelta) bool {
 }
 
 // A chunkScanner reads JSON that has nothing nested but objects.
-type chunkScanner struct{ rest []byte }
+type chunkScanner struct {
+	raw []byte
+	at  int
+}
 
 // blank skips white space (RFC 8259, section 2) and returns the byte after it, 0 at the end.
 func (s *chunkScanner) blank() byte {
-	for i, c := range s.rest {
-		if c != ' ' && c != '\n' && c != '\t' && c != '\r' {
-			s.rest = s.rest[i:]
+	for ; s.at < len(s.raw); s.at++ {
+		if c := s.raw[s.at]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
 			return c
 		}
 	}
-	s.rest = nil
 	return 0
 }
 
@@ -85,7 +86,7 @@ func (s *chunkScanner) take(c byte) bool {
 	if s.blank() != c {
 		return false
 	}
-	s.rest = s.rest[1:]
+	s.at++
 	return true
 }
 
@@ -117,12 +118,13 @@ func (s *chunkScanner) object(member func(name []byte) bool) bool {
 
 // scalar takes a string, number or word, as sent; nil is anything else.
 func (s *chunkScanner) scalar() []byte {
-	n, check := 0, true
-	if s.blank() != '"' {
-		n = bytes.IndexAny(s.rest, ",}] \n\t\r")
+	first := s.blank()
+	rest, n, check := s.raw[s.at:], 0, true
+	if first != '"' {
+		n = bytes.IndexAny(rest, ",}] \n\t\r")
 	} else {
-		for n, check = 1, false; n < len(s.rest) && s.rest[n] != '"'; n++ {
-			if c := s.rest[n]; c == '\\' {
+		for n, check = 1, false; n < len(rest) && rest[n] != '"'; n++ {
+			if c := rest[n]; c == '\\' {
 				n, check = n+1, true
 			} else if c < ' ' {
 				check = true
@@ -130,11 +132,11 @@ func (s *chunkScanner) scalar() []byte {
 		}
 		n++
 	}
-	if n < 0 || n > len(s.rest) {
+	if n < 0 || n > len(rest) {
 		return nil
 	}
-	val := s.rest[:n:n]
-	if s.rest = s.rest[n:]; check && string(val) != "null" && !json.Valid(val) {
+	val := rest[:n:n]
+	if s.at += n; check && string(val) != "null" && !json.Valid(val) {
 		return nil
 	}
 	return val
