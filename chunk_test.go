@@ -32,7 +32,7 @@ var plainCases = []struct {
 	{"no choice", `{"choices":[]}`, false},
 	{"two choices", `{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}`, false},
 	{"name in other case", `{"choices":[{"delta":{"Content":"a"}}]}`, false},
-	{"name with the Kelvin sign", `{"tool_calls":1,"choices":[{"delta":{"toolſ":"a","content":"a"}}]}`, false},
+	{"name with the long s", `{"choices":[{"delta":{"reaſoning":"a","content":"a"}}]}`, false},
 	{"name with an escape", `{"choices":[{"delta":{"\u0063ontent":"a"}}]}`, false},
 	{"finish reason", `{"choices":[{"delta":{},"finish_reason":"stop"}]}`, false},
 	{"calls", `{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, false},
