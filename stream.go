@@ -364,8 +364,10 @@ func (r *replyReader) event(name string, data []byte, last bool) error {
 // chunk takes in one chunk and reports whether it is JSON at all.
 func (r *replyReader) chunk(event string, raw []byte) (bool, error) {
 	var c wireChunk
-	if !decodeLoosely(raw, &c) {
-		return false, nil
+	if !plainChunk(raw, &c) {
+		if c = (wireChunk{}); !decodeLoosely(raw, &c) {
+			return false, nil
+		}
 	}
 	r.any = true
 	bare := (c.Message != nil || c.Detail != nil) && c.Choices == nil && c.Usage == wireUsage{}
@@ -419,7 +421,9 @@ func (r *replyReader) delta(choice int, d wireDelta, whole bool) error {
 	if isObject(d.ToolCalls) { // one call, without a list around it
 		d.ToolCalls = slices.Concat([]byte("["), d.ToolCalls, []byte("]"))
 	}
-	decodeLoosely(d.ToolCalls, &list)
+	if hasValue(d.ToolCalls) {
+		decodeLoosely(d.ToolCalls, &list)
+	}
 	if d.FunctionCall != nil {
 		list = append(list, wireCall{Index: []byte("0"), Function: *d.FunctionCall})
 	}

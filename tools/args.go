@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -46,8 +47,29 @@ func (a Args) Map(name string) map[string]string {
 func (a Args) Has(name string) bool { _, ok := a.Values[name]; return ok }
 
 // Schema returns the tool's parameters as JSON Schema, in the plain subset that
-// every server accepts.
+// every server accepts. It is made once: parameters never change, and neither may
+// the result.
 func (t Tool) Schema() json.RawMessage {
+	if len(t.Params) == 0 {
+		return t.makeSchema()
+	}
+	key := schemaKey{&t.Params[0], len(t.Params)}
+	if made, ok := schemas.Load(key); ok {
+		return made.(json.RawMessage)
+	}
+	made, _ := schemas.LoadOrStore(key, t.makeSchema())
+	return made.(json.RawMessage)
+}
+
+// A schemaKey stands for a list of parameters, which it keeps in memory.
+type schemaKey struct {
+	first *Param
+	count int
+}
+
+var schemas sync.Map // schemaKey to json.RawMessage
+
+func (t Tool) makeSchema() json.RawMessage {
 	var b bytes.Buffer
 	b.WriteString(`{"type":"object","properties":{`)
 	var required []string
