@@ -175,10 +175,9 @@ func (p *program) apiStatus() error {
 		}
 		return no
 	}
-	serving := "no (picket serve)"
-	servers := a.servers()
-	for _, s := range servers {
-		serving = "http://" + strings.Join(s, ", http://")
+	serving, servers := "no (picket serve)", a.servers()
+	if len(servers) > 0 {
+		serving = "http://" + strings.Join(slices.Concat(servers...), ", http://")
 	}
 	at := append(slices.Clone(a.cfg.Server.Listen), "")[0]
 	if len(servers) > 0 {

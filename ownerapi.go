@@ -61,10 +61,10 @@ func (s *server) ownerAPI(w http.ResponseWriter, r *http.Request, path string) {
 		methods = append(methods, m)
 	}
 	slices.Sort(methods)
-	if !s.method(w, r, methods) || !s.enter(w, r) {
+	if !s.method(w, r, methods) || !s.enter(w, r, s.own) {
 		return
 	}
-	defer s.leave()
+	defer func() { <-s.own }()
 	if r.Method != http.MethodGet && !s.body(w, r) {
 		return
 	}
@@ -87,7 +87,7 @@ func (s *server) ownerAPI(w http.ResponseWriter, r *http.Request, path string) {
 
 // route finds what answers a path, and the name in it.
 func route(path string) (calls map[string]ownerCall, rest string) {
-	if c, ok := ownerRoutes[path]; ok {
+	if c, ok := ownerRoutes[path]; ok && !strings.HasSuffix(path, "/") { // an empty name is none
 		return c, ""
 	}
 	for _, name := range []string{"/approvals/grants/", "/approvals/", "/chats/"} {
@@ -106,8 +106,14 @@ func decodeStrict(r io.Reader, into any) error {
 	if err == nil && d.More() {
 		err = errors.New("there is more than one value")
 	}
-	if err != nil {
-		return badRequest("invalid_request", "", "the body is not understood: %v", err)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return badRequest("invalid_request", wrong.Field, "%q has the wrong type", wrong.Field)
+	case errors.As(err, &wrong):
+		return badRequest("invalid_request", "", "the body must be a JSON object")
+	case err != nil:
+		return badRequest("invalid_request", "", "the body is not understood: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return nil
 }

@@ -36,6 +36,10 @@ func TestOwnerAPIRefuses(t *testing.T) {
 		"two slashes":                 {"DELETE", "/api//approvals", r.token, "", 404, "unknown_url"},
 		"another method":              {"PUT", "/api/config", r.token, "", 405, "method_not_allowed"},
 		"a grant without a name":      {"DELETE", "/api/approvals/grants/", r.token, "", 405, "method_not_allowed"},
+		"a grant with an empty name":  {"DELETE", "/api/approvals/grants//", r.token, "", 405, "method_not_allowed"},
+		"a question without a name":   {"POST", "/api/approvals//", r.token, `{"answer":"allow"}`, 404, "unknown_url"},
+		"no object":                   {"PATCH", "/api/config", r.token, `[]`, 400, "invalid_request"},
+		"another type":                {"PATCH", "/api/config", r.token, `{"openai_api":{"enabled":"x"}}`, 400, "invalid_request"},
 		"OPTIONS":                     {"OPTIONS", "/api/config", r.token, "", 405, "method_not_allowed"},
 		"no JSON":                     {"PATCH", "/api/config", r.token, "mode=auto", 400, "invalid_request"},
 		"an unknown setting":          {"PATCH", "/api/config", r.token, `{"max_chats":1}`, 400, "invalid_request"},
@@ -55,6 +59,9 @@ func TestOwnerAPIRefuses(t *testing.T) {
 			got := r.ask(c.method, c.path, c.key, c.body)
 			if got.StatusCode != c.status || got.code() != c.code {
 				t.Errorf("%d %s", got.StatusCode, got.body)
+			}
+			if strings.Contains(got.body, "Go ") || strings.Contains(got.body, "struct") {
+				t.Errorf("words about the program: %s", got.body)
 			}
 			if got.Header.Get("X-Content-Type-Options") != "nosniff" || strings.Contains(fmt.Sprint(got.Header), "Access-Control") {
 				t.Errorf("headers %v", got.Header)
@@ -147,6 +154,10 @@ func TestOwnerAPIAnswers(t *testing.T) {
 		t.Errorf("%+v", grants)
 	}
 	var revoked struct{ Revoked int }
+	r.ask("DELETE", "/api/approvals/grants//", r.token, "")
+	if r.get("GET", "/api/approvals/grants", "", &grants); len(grants.Grants) != 2 {
+		t.Errorf("an empty name revoked: %+v", grants)
+	}
 	r.get("DELETE", "/api/approvals/grants/web_fetch%3Aexample.com", "", &revoked)
 	r.get("DELETE", "/api/approvals", "", &revoked)
 	if r.get("GET", "/api/approvals/grants", "", &grants); revoked.Revoked != 1 || len(grants.Grants) != 0 {

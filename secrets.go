@@ -121,11 +121,12 @@ func secretWarnings(list []vaultEntry, tool string, j *tools.Judgement) (lines, 
 	case e == tools.EgressHosts && !runsCode(tool):
 		to = j.Egress.Hosts
 	default:
-		for _, t := range j.Targets {
-			_, name, _ := strings.Cut(":"+t.Key, ":"+tool+":")
-			to = append(to, name)
+		for _, t := range j.Targets { // of the tool; hosts are told below
+			if name, ok := strings.CutPrefix(t.Key, tool+":"); ok {
+				to = append(to, name)
+			}
 		}
-		if runsCode(tool) && len(to) == 0 || slices.Equal(to, []string{""}) {
+		if len(to) == 0 {
 			to = []string{tool}
 		}
 		if e == tools.EgressUnknown {

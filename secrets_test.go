@@ -185,6 +185,8 @@ func TestSecretBindings(t *testing.T) {
 	offline := tools.Judgement{Egress: tools.Egress{Kind: tools.EgressNone}, Targets: []tools.Target{{Key: "shell:jq"}}}
 	online := tools.Judgement{Network: true, Targets: []tools.Target{{Key: "shell:curl"}, {Key: "shell:jq"}}}
 	hosts := tools.Judgement{Network: true, Targets: []tools.Target{{Key: "shell:curl"}}, Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: []string{"api.example.com"}}}
+	named := hosts
+	named.Targets = []tools.Target{{Key: "shell:curl"}, {Key: "net:api.example.com"}}
 	fetch := func(scheme string, host ...string) tools.Judgement {
 		return tools.Judgement{URL: scheme + "://" + host[0] + "/", Targets: []tools.Target{{Key: "web_fetch:" + host[0]}},
 			Egress: tools.Egress{Kind: tools.EgressHosts, Hosts: host}}
@@ -201,6 +203,7 @@ func TestSecretBindings(t *testing.T) {
 	}{
 		{"unbound, fetch", none, "web_fetch", fetch("https", "evil.test"), "K → evil.test", true},
 		{"unbound, shell", none, "shell", online, "K → curl, jq, any host", true},
+		{"unbound, shell to hosts that have keys", none, "shell", named, "K → curl, api.example.com", true},
 		{"unbound, shell without network", none, "shell", offline, "K → jq", true},
 		{"unbound, Python", none, "python_execute", tools.Judgement{Targets: []tools.Target{{Key: "python_execute"}}}, "K → python_execute, any host", true},
 		{"unbound, nothing sent", none, "act", offline, "K → act", true},

@@ -160,6 +160,12 @@ func TestServeCommand(t *testing.T) {
 	if out := h.picket(0, "approvals"); out != "" {
 		t.Errorf("a question is left over: %s", out)
 	}
+	third, other := h.serve("--model", "rehearsal")
+	if out := h.picket(0, "api", "status"); !strings.Contains(out, base) || !strings.Contains(out, other) {
+		t.Errorf("of two servers: %s", out)
+	}
+	must(t, third.Process.Signal(syscall.SIGTERM))
+	third.Wait()
 	code, body := h.post(base, key, ask, "X-Stainless-Retry-Count: 1")
 	if code != 400 || !strings.Contains(body, "turn_failed") {
 		t.Errorf("sent again: %d %s", code, body)

@@ -18,8 +18,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,7 +44,7 @@ type serverLimits struct {
 	report time.Duration // between records of refused requests
 	bytes  int64         // of a body
 	conns  int           // of each listener
-	places int           // requests with a right key
+	places int           // requests with a right key, of other apps and of the owner each
 }
 
 var usualLimits = serverLimits{header: 10 * time.Second, body: 30 * time.Second, idle: 2 * time.Minute, linger: 500 * time.Millisecond,
@@ -55,7 +57,8 @@ type server struct {
 	app    *app
 	owner  [sha256.Size]byte // digest of the owner's token
 	limits serverLimits
-	slots  chan struct{}
+	slots  chan struct{} // of other apps
+	own    chan struct{} // of the owner, whom no app can keep from stopping it
 	quit   chan struct{} // closed when the server ends
 	at     []string      // what it listens on
 
@@ -65,7 +68,7 @@ type server struct {
 
 func newServer(a *app, token string, limits serverLimits) *server {
 	return &server{app: a, owner: sha256.Sum256([]byte(token)), limits: limits, slots: make(chan struct{}, limits.places),
-		quit: make(chan struct{}), refused: map[string]int{}}
+		own: make(chan struct{}, limits.places), quit: make(chan struct{}), refused: map[string]int{}}
 }
 
 // listen opens the addresses; the name localhost stands for both of IPv4 and
@@ -99,7 +102,7 @@ func (s *server) listen(addresses []string) (list []net.Listener, err error) {
 		case lerr != nil:
 			return list, fmt.Errorf("cannot listen on %s: %v (see picket api status; server.listen or PICKET_LISTEN set another port)", a, lerr)
 		}
-		list = append(list, netutil.LimitListener(l, s.limits.conns))
+		list = append(list, jsonListener{netutil.LimitListener(l, s.limits.conns)})
 		s.at = append(s.at, l.Addr().String())
 	}
 	if len(list) == 0 {
@@ -109,6 +112,43 @@ func (s *server) listen(addresses []string) (list []net.Listener, err error) {
 		s.app.prog.notef("not listening on all addresses: %v", missing)
 	}
 	return list, nil
+}
+
+// A jsonListener makes JSON of what net/http refuses by itself.
+type jsonListener struct{ net.Listener }
+
+func (l jsonListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return jsonConn{c}, nil
+}
+
+type jsonConn struct{ net.Conn }
+
+// ownRefusal is what net/http writes about a request that no handler gets to see,
+// in one piece: plain text, or an Expect field's 417. No answer from here has either,
+// and none has a CR in its body, where a piece could begin as well.
+var ownRefusal = regexp.MustCompile(`^HTTP/1\.[01] (?:([45]\d\d) [^\r\n]*\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n|(417) [^\r\n]*\r\n)`)
+
+func (c jsonConn) Write(b []byte) (int, error) {
+	m := ownRefusal.FindSubmatchIndex(b)
+	if m == nil {
+		return c.Conn.Write(b)
+	}
+	e := badRequest("invalid_request", "", "an Expect field can only be 100-continue")
+	e.status = http.StatusExpectationFailed
+	if m[2] >= 0 {
+		e.status, _ = strconv.Atoi(string(b[m[2]:m[3]])) // three digits
+		e.message = "the request is not understood: " + string(b[m[1]:])
+	}
+	out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nX-Should-Retry: false\r\nX-Request-Id: %s\r\nX-Content-Type-Options: nosniff\r\n"+
+		"Cache-Control: no-store\r\nConnection: close\r\n\r\n{\"error\":%s}\n", e.status, http.StatusText(e.status), newID("q"), errorObject(e))
+	if _, err := c.Conn.Write(out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // run serves until ctx ends, then stops the turns and lets their answers out.
@@ -227,8 +267,12 @@ func loopback(a net.Addr) bool {
 
 // local reports whether a request came from this machine, to it, and under a
 // name of it: not from elsewhere, not by way of a proxy, not from a web page, and
-// not under a name that somebody else's DNS gave this machine.
+// not under a name that somebody else's DNS gave this machine. A whole URL as the
+// target is what proxies get, and it hides the Host field (RFC 9112, 3.2.2).
 func local(r *http.Request) bool {
+	if r.URL.Scheme != "" || r.URL.Host != "" {
+		return false
+	}
 	for name := range r.Header {
 		if name == "Forwarded" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded") {
 			return false
@@ -309,10 +353,10 @@ func (s *server) v1(w http.ResponseWriter, r *http.Request, path string) {
 		s.refuse(w, r, s.unknown(r, ""))
 		return
 	}
-	if !s.method(w, r, methods) || !s.enter(w, r) {
+	if !s.method(w, r, methods) || !s.enter(w, r, s.slots) {
 		return
 	}
-	defer s.leave()
+	defer func() { <-s.slots }()
 	switch {
 	case isModel:
 		if id, err := url.PathUnescape(id); err != nil || id != modelID {
@@ -354,18 +398,16 @@ func (s *server) method(w http.ResponseWriter, r *http.Request, methods []string
 	return false
 }
 
-// enter takes one of the places for requests; leave gives it back.
-func (s *server) enter(w http.ResponseWriter, r *http.Request) bool {
+// enter takes one of the places for requests; whoever is let in gives it back.
+func (s *server) enter(w http.ResponseWriter, r *http.Request, places chan struct{}) bool {
 	select {
-	case s.slots <- struct{}{}:
+	case places <- struct{}{}:
 		return true
 	default:
 		s.refuse(w, r, &apiError{http.StatusTooManyRequests, "too_many_requests", "too many requests are open; wait until some have ended", ""})
 		return false
 	}
 }
-
-func (s *server) leave() { <-s.slots }
 
 // body reads the whole body of a request, which is taken as JSON in UTF-8 unless
 // it says that it is something else.

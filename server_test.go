@@ -492,6 +492,62 @@ func TestServerReadsNoBodyForStrangers(t *testing.T) {
 	}
 }
 
+// What net/http refuses before a handler sees it is JSON too, and so is a request
+// whose target is a whole URL, as a proxy gets it.
+func TestServerRefusesInOneShape(t *testing.T) {
+	r := newServerRig(t, nil)
+	host, key := "Host: "+r.at[0]+"\r\n", "Authorization: Bearer "+r.key+"\r\n"
+	get, post := "GET /v1/models HTTP/1.1\r\n"+host+key, "POST /v1/chat/completions HTTP/1.1\r\n"+host+key
+	for name, c := range map[string]struct {
+		request string
+		status  int
+		code    string
+	}{
+		"no request line":              {"nonsense\r\n\r\n", 400, "invalid_request"},
+		"another version":              {"GET /v1/models HTTP/9.9\r\n" + host + "\r\n", 505, "invalid_request"},
+		"no Host":                      {"GET /v1/models HTTP/1.1\r\n" + key + "\r\n", 400, "invalid_request"},
+		"two Hosts":                    {get + "Host: evil.test\r\n\r\n", 400, "invalid_request"},
+		"a user in Host":               {"GET /v1/models HTTP/1.1\r\nHost: u@" + r.at[0] + "\r\n" + key + "\r\n", 400, "invalid_request"},
+		"a blank in a name":            {get + "X-Forwarded-For : 1\r\n\r\n", 400, "invalid_request"},
+		"a target that does not parse": {"GET /v1/models/%zz HTTP/1.1\r\n" + host + "\r\n", 400, "invalid_request"},
+		"two lengths":                  {post + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400, "invalid_request"},
+		"another transfer encoding":    {post + "Transfer-Encoding: gzip\r\n\r\n{}", 501, "invalid_request"},
+		"another expectation":          {post + "Expect: magic\r\nContent-Length: 2\r\n\r\n{}", 417, "invalid_request"},
+		"a large head":                 {get + "X: " + strings.Repeat("x", 2*maxHeaderBytes), 431, "invalid_request"},
+		"a whole URL":                  {"GET " + r.base + "/v1/models HTTP/1.1\r\n" + host + key + "\r\n", 403, "local_only"},
+		"one that hides the Host":      {"GET " + r.base + "/v1/models HTTP/1.1\r\nHost: evil.test\r\n" + key + "\r\n", 403, "local_only"},
+		"one of another kind":          {"GET file:///v1/models HTTP/1.1\r\n" + host + key + "\r\n", 403, "local_only"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, err := http.ReadResponse(r.raw(c.request), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, _ := io.ReadAll(resp.Body)
+			if got := (httpAnswer{resp, string(b)}); got.StatusCode != c.status || got.code() != c.code {
+				t.Errorf("%d %s", got.StatusCode, got.body)
+			}
+			if h := resp.Header; h.Get("X-Should-Retry") != "false" || h.Get("X-Request-Id") == "" || h.Get("Content-Type") != "application/json" {
+				t.Errorf("headers %v", h)
+			}
+		})
+	}
+}
+
+// However many requests other apps hold open, the owner can see and stop them.
+func TestServerOwnerIsLetIn(t *testing.T) {
+	r := newServerRig(t, nil)
+	for range cap(r.slots) {
+		r.slots <- struct{}{}
+	}
+	if got := r.chat("w", "hi"); got.StatusCode != 429 || got.code() != "too_many_requests" {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+	if got := r.ask("POST", "/api/stop", r.token, ""); got.StatusCode != 200 {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+}
+
 // A body that is one byte too long is refused however it is sent.
 func TestServerChunkedBodyLimit(t *testing.T) {
 	r := newServerRig(t, nil)
