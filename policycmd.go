@@ -50,6 +50,7 @@ func parseExplain(args []string) (e explainArgs, err error) {
 		return e, errors.New("policy explain takes a tool and its arguments as one JSON object")
 	}
 	e.Tool, e.Args = words[0], words[1]
+	e.Labels.Untrusted = e.Labels.Untrusted || e.Channel == "api" // as its chats are from their first message on
 	return e, nil
 }
 

@@ -314,9 +314,12 @@ const steering = " PATH ENV IFS CDPATH HOME PWD OLDPWD SHELL SHELLOPTS FPATH ZDO
 	"ALL_PROXY FTP_PROXY NO_PROXY SSL_* CURL_HOME CURL_CA_BUNDLE REQUESTS_CA_BUNDLE WGETRC DOCKER_HOST DOCKER_CONFIG DOTNET_* CORECLR_* COR_* ERL_* GUILE_* TCLLIBPATH KUBECONFIG VIMINIT EXINIT INPUTRC " +
 	"TAR_OPTIONS GZIP RSYNC_* CVS_RSH RIPGREP_CONFIG_PATH HOSTALIASES RES_OPTIONS OPENSSL_* POSIXLY_CORRECT "
 
+// steeringEnd is how names of such variables end.
+var steeringEnd = LazyRegexp(`(OPTS|OPTIONS|PATH|PAGER|FLAGS|ARGS|RUNNER|TUNABLES|PRELOAD)$|_(HOME|CONFIG|CONFIG_FILE)$`)
+
 func steersPrograms(name string) bool {
 	name = strings.ToUpper(name)
-	if strings.Contains(steering, " "+name+" ") {
+	if strings.Contains(steering, " "+name+" ") || steeringEnd().MatchString(name) {
 		return true
 	}
 	for i := range name {
