@@ -26,9 +26,9 @@ var update = flag.Bool("update", false, "write golden files anew")
 const (
 	maxFile     = 750
 	maxFunction = 80
-	maxRoot     = 19500
-	maxTools    = 7300
-	maxCore     = 9000
+	maxRoot     = 19000
+	maxTools    = 7100
+	maxCore     = 8600
 )
 
 // core is the code that has to be right for the gate to hold.
