@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -54,7 +55,7 @@ func (p *program) doctor(ctx context.Context) error {
 		if !c.ok {
 			mark = "✗"
 		}
-		if err := p.print(fmt.Sprintf("%s %-12s %s\n", mark, c.name, printable(p.redact(c.line)))); err != nil {
+		if err := p.print(fmt.Sprintf("%s %-12s %s\n", mark, c.name, printable(p.redact(strings.ReplaceAll(c.line, "\n", "; "))))); err != nil {
 			return err
 		}
 		if c.fix != "" {
@@ -79,7 +80,7 @@ func presence(path string) string {
 func (a *app) checkModel(ctx context.Context, add func(name string, err error, line, fix string)) {
 	err := a.chooseModel(ctx)
 	if err != nil {
-		add("model", err, "", "picket config init, then set model.base_url, model.name and model.api_key")
+		add("model", err, "", "mend what the line names; model.base_url, model.name and model.api_key say which model (picket config path)")
 		return
 	}
 	fix := ""

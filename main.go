@@ -79,7 +79,7 @@ Flags of a task and of chat:
   --workspace DIR    the folder to work in; default: the current one
   --model NAME       a model, "rehearsal", or "script:FILE"
   --base-url URL     the model's server
-  --max-steps N      at most N model calls
+  --max-steps N      at most N model calls, and one to close
   --allow KEY        grant KEY for this task, such as shell:git (repeatable)
   --wait             let a question wait for "picket approvals" elsewhere
   --json             print events, one JSON object a line
@@ -94,8 +94,8 @@ Flags go before the prompt. The environment can set PICKET_MODEL,
 PICKET_BASE_URL, PICKET_API_KEY, PICKET_MODE, PICKET_WORKSPACE, PICKET_LISTEN
 (where to serve), PICKET_VAULT_KEY (32 bytes in base64, or file:PATH) and
 PICKET_HOME (a folder for settings and data); OPENAI_API_KEY, with
-OPENAI_BASE_URL, is used if no model is set. From your home folder, picket works
-in ~/picket.
+OPENAI_BASE_URL, is used if no base URL is set. From your home folder, picket
+works in ~/picket.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 finished, but a call was declined,
 expired or denied; 4 the log could not be written; 130, 143, 129, 141 stopped by

@@ -142,8 +142,7 @@ const rehearsalHelp = `I am picket's rehearsal model: built in, offline, and not
   run: ls -la                  python: print(6*7)
   read go.mod                  list src
   search TODO                  write notes.txt: some text
-  fetch https://example.com    web: a query
-  remember: some fact          recall: a topic
+  fetch https://example.com
 
 Several can be joined by "then" or stand on lines of their own.
 
