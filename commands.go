@@ -321,34 +321,39 @@ func (p *program) undoCommand(ctx context.Context, args []string) error {
 	return p.print(printable(said) + "\n")
 }
 
-// auditCommand is "picket audit".
+// auditCommand is "picket audit". The log can be read whatever the settings say.
 func (p *program) auditCommand(ctx context.Context, args []string) error {
-	verify := len(args) > 0 && args[0] == "verify"
-	a, err := p.settings(taskFlags{})
-	if err != nil && verify {
+	fold, err := findFolders(os.Getenv)
+	if err == nil {
+		err = fold.check()
+	}
+	if err != nil && len(args) > 0 && args[0] == "verify" {
 		return p.notProven(err)
 	}
 	if err != nil {
 		return err
 	}
-	dir := a.folders.Data
 	verb := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		verb, args = args[0], args[1:]
 	}
 	switch verb {
 	case "":
-		return p.auditTable(ctx, dir, args)
+		return p.auditTable(ctx, fold.Data, args)
 	case "show":
 		if len(args) != 1 {
 			return usageErrorf("audit show takes the id of one call")
 		}
-		return showRecord(p.stdout, dir, args[0], printable)
+		return showRecord(p.stdout, fold.Data, args[0], printable)
 	case "verify":
-		return p.auditVerify(dir, args)
+		return p.auditVerify(fold.Data, args)
 	case "accept", "restart":
 		if len(args) > 0 {
 			return usageErrorf("audit %s takes no arguments", verb)
+		}
+		a, err := p.settings(taskFlags{})
+		if err != nil {
+			return err
 		}
 		return a.auditMend(ctx, verb)
 	}
