@@ -111,6 +111,9 @@ func TestEveryByteOfApprovals(t *testing.T) {
 	}
 	g.brief = true
 	for i := range g.file {
+		if underRace && i%8 != 0 {
+			continue
+		}
 		file := bytes.Clone(g.file)
 		file[i] ^= []byte{1, 0x20, 0x80}[i%3]
 		g.none(fmt.Sprintf("byte %d changed", i), file)
