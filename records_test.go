@@ -281,7 +281,11 @@ func TestLongFieldsAreCut(t *testing.T) {
 
 // TestNoLineIsTooLong fills every field of every kind with the worst.
 func TestNoLineIsTooLong(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []string{"\x01", "\xff", "x"} {
+		if underRace && bad != "\x01" {
+			continue
+		}
 		text := strings.Repeat(bad, 8300)
 		list := slices.Repeat([]string{text}, 4)
 		for _, r := range goldenRecords() {
