@@ -162,9 +162,7 @@ func BenchmarkEncodeRecord(b *testing.B) {
 // BenchmarkVerify reads a log of 100 MB, in turn with "openssl dgst -sha256" of
 // the same file. Targets: 1.5 times its time on one thread, 0.8 on two.
 func BenchmarkVerify(b *testing.B) {
-	if _, err := exec.LookPath("openssl"); err != nil {
-		b.Skip("needs openssl (install it)")
-	}
+	needProgram(b, "openssl")
 	dir := filepath.Join(b.TempDir(), "data")
 	l, err := openAudit(dir)
 	if err != nil {

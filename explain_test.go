@@ -360,4 +360,7 @@ func TestExplainEgress(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, explain) })
 	}
+	page := `web_fetch {"url":"https://a.test/"}`
+	explainCase{"the owner's page", "", page, "allow", "", ""}.run(t, explain)
+	explainCase{"an app's page: its chats are untrusted from the start", "", page, "ask", "", ""}.run(t, explain, "--channel", "api")
 }

@@ -45,11 +45,17 @@ func need(t testing.TB, ok bool, what string) {
 	}
 }
 
+// needs is need for a program and the package that it is in.
+func needs(t testing.TB, program, install string) {
+	t.Helper()
+	_, err := exec.LookPath(program)
+	need(t, err == nil, program+" (install "+install+")")
+}
+
 func needProgram(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		_, err := exec.LookPath(name)
-		need(t, err == nil, name+" (install the package "+cmp.Or(map[string]string{"bwrap": "bubblewrap", "sha256sum": "coreutils"}[name], name)+")")
+		needs(t, name, cmp.Or(map[string]string{"bwrap": "bubblewrap", "sha256sum": "coreutils"}[name], name))
 	}
 }
 

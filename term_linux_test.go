@@ -232,12 +232,7 @@ func startTTY(t *testing.T, program string, rows int, stdin *os.File, env ...str
 func openPTY(t *testing.T, rows int) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-			t.Fatal(err)
-		}
-		t.Skipf("this test needs pseudo-terminals (mount devpts): %v", err)
-	}
+	need(t, err == nil, "pseudo-terminals (mount devpts on /dev/pts)")
 	var unlock, number int32
 	size := [4]uint16{uint16(rows), 80}
 	must := func(err error) {

@@ -386,16 +386,8 @@ func TestZeroAndMissingFactsAreDangerous(t *testing.T) {
 // The script reader must call nothing plain that sed itself refuses under
 // --sandbox, which forbids the commands that run and write.
 func TestPlainSedAgreesWithSed(t *testing.T) {
-	sed, err := exec.LookPath("sed")
-	if err == nil {
-		err = exec.Command(sed, "--sandbox", "p", "/dev/null").Run()
-	}
-	if err != nil {
-		if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-			t.Fatal("install GNU sed")
-		}
-		t.Skip("install GNU sed to compare with it")
-	}
+	sed := needProgram(t, "sed", "GNU sed")
+	need(t, exec.Command(sed, "--sandbox", "p", "/dev/null").Run() == nil, "GNU sed (install sed)")
 	parts := []string{"p", "d", "s/a/b/", "s/a/b/g", "s,a,b,", "s/[/]x/", "/x/", "\\,x,", "1", "$", "1,3", "!", "{", "}", ";", "\n", " ", "e touch x", "w out", "W out", "r f", ":a", "ba", "t", "b ",
 		"a\\", "a foo", "i\\\n", "c x", "#", "\\", "y/a/b/", "/I", "e", "w", "g", "0~2", ",", "q5", "l 3", "=", "N", "[", "]", "/", "s", "\\n", "M", "z", "+2", "F",
 		"s/[]/]/g;#/e", "[]", "[^]", "[[:alpha:]", "[[", "s/[^/]*$//", "]/", "s|[[:space:]]*||", "[:", "/;#/e", "g;#/e"}

@@ -37,13 +37,7 @@ func realShells(t *testing.T) []realShell {
 	var found []realShell
 	dir := t.TempDir()
 	for _, name := range []string{"dash", "bash"} {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-				t.Fatalf("%s is not installed", name)
-			}
-			t.Skipf("install %s to compare the parser with it", name)
-		}
+		path := needProgram(t, name, name)
 		found = append(found, realShell{name, path})
 		if name == "bash" {
 			sh := filepath.Join(dir, "sh") // by this name bash is a POSIX shell

@@ -15,12 +15,7 @@ import (
 // Whatever the real wrappers start is among the programs that the analysis
 // names, or the line is opaque.
 func TestWrappersAgainstTheRealOnes(t *testing.T) {
-	if _, err := exec.LookPath("sh"); err != nil {
-		if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-			t.Fatal("install a POSIX shell")
-		}
-		t.Skip("install a POSIX shell to run wrappers")
-	}
+	needProgram(t, "sh", "a POSIX shell")
 	dir := t.TempDir()
 	mark := filepath.Join(dir, "mark")
 	for name, body := range map[string]string{"inner": "#!/bin/sh\n: > " + mark + "\n", "words": "inner\n"} {
@@ -89,12 +84,7 @@ func TestWrappersAgainstTheRealOnes(t *testing.T) {
 // the program alone, abbreviated options included.
 func TestProgramsAgainstTheRealOnes(t *testing.T) {
 	for _, p := range []string{"git", "tar", "sort", "sed", "split", "find", "awk"} {
-		if _, err := exec.LookPath(p); err != nil {
-			if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-				t.Fatal("install " + p)
-			}
-			t.Skip("install " + p + " to see what it starts")
-		}
+		needProgram(t, p, p)
 	}
 	dir, err := os.MkdirTemp("", "picket-programs")
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -306,23 +305,10 @@ func (u URL) portText() string {
 	return string(b)
 }
 
-// needTool returns the path of a program that a test compares with.
-func needTool(t *testing.T, name string) string {
-	t.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		if os.Getenv("PICKET_TEST_REQUIRE") == "all" {
-			t.Fatalf("%s is not installed", name)
-		}
-		t.Skipf("install %s to compare with it", name)
-	}
-	return p
-}
-
 // What browsers make of an address that is accepted must be the same host, port
 // and path; node has the URL Standard's parser.
 func TestParseURLAgreesWithURLStandard(t *testing.T) {
-	node := needTool(t, "node")
+	node := needProgram(t, "node", "nodejs")
 	var in []string
 	for _, host := range []string{"example.com", "EXAMPLE.com.", "a_b.example.com", "bücher.example", "faß.example", "xn--bcher-kva.example", "example。com",
 		"r3---sn.example.com", "8.8.8.8", "[2606:4700::1111]", "[2606:4700::ABCD]", "1and1.com", "0x7f.example", "127.1", "0177.0.0.1", "1.2.3.4.5", "x.0x1",
